@@ -71,11 +71,7 @@ class MissingExtraError(MachineError):
 
 
 def require_packages(needed_for: str, extra: str, *packages: str) -> None:
-    """Check that packages are installed, without importing them.
-
-    Raises:
-        MissingExtraError: one of them is not.
-    """
+    """Check that packages are installed, without importing them."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(needed_for, package, extra)

@@ -52,11 +52,7 @@ def replace_file(
     *,
     make_folder: bool = True,
 ) -> None:
-    """Write the chunks of `content` to a temporary file, then move it to `path`.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the chunks of `content` to a temporary file, then move it to `path`."""
     import tempfile
 
     if make_folder:
@@ -74,11 +70,7 @@ def replace_file(
 
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:
-    """Replace a file of the data folder.
-
-    Raises:
-        StepscopeError: the file cannot be written.
-    """
+    """Replace a file of the data folder."""
     try:
         replace_file(path, content)
     except OSError as error:
@@ -90,9 +82,6 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     """Yield an empty temporary folder that is renamed to `target` if the block succeeds.
 
     If another process creates `target` first, that folder stays.
-
-    Raises:
-        StepscopeError: the block, or the rename, raised an OSError.
     """
     import shutil
     import tempfile

@@ -60,10 +60,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Read a bandwidth such as `25Gbit`, `100Mbit/s`, `10Gbps` or `10GB/s` as bytes a second.
-
-    Bits count in thousands; bytes as in `parse_bytes`, but for the bare letters.
-    """
+    """Read a bandwidth such as `25Gbit`, `100Mbit/s`, `10Gbps` or `10GB/s` as bytes a second."""
     match = _BANDWIDTH.fullmatch(text)
     bytes_per_s = 0.0
     if match is not None:

@@ -59,7 +59,6 @@ WAITS = {"data_s": 0.06, "load_s": 0.06}
 )
 def test_the_word_follows_the_figures(evidence: Evidence, bound: str) -> None:
     found, why = bound_by(evidence)
-
     assert found == bound
     assert why
 
@@ -73,16 +72,13 @@ def stalls(
 
 def test_a_network_that_takes_all_the_time_is_compute_bound() -> None:
     found = stalls(step(data_s=0), step(), step())
-
     assert found["bound_by"] == "compute"
     assert found["at_most"]["more_workers"] == pytest.approx(1.0, abs=0.02)
 
 
 def test_what_waits_with_data_in_memory_is_preprocessing() -> None:
     slow = step(data_s=0.1, step_s=0.2, load_s=0.1)
-
     found = stalls(step(data_s=0), slow, slow)
-
     assert found["bound_by"] == "preprocessing"
     assert found["lost"]["preprocessing"] == pytest.approx(0.5)
     assert found["at_most"]["more_workers"] == pytest.approx(2.0)
@@ -92,7 +88,6 @@ def test_what_waits_with_data_in_memory_is_preprocessing() -> None:
 
 def test_what_waits_only_for_its_source_is_storage() -> None:
     found = stalls(step(data_s=0), step(), step(data_s=0.301, step_s=0.4, load_s=0.32))
-
     assert found["bound_by"] == "storage"
     assert found["lost"]["fetching"] == pytest.approx(0.75)
     assert found["at_most"]["faster_storage"] == pytest.approx(4.0)
@@ -105,8 +100,6 @@ def test_a_network_slowed_by_its_workers_is_contention_and_not_a_wait() -> None:
         "memory": step(),
         "source": step(forward_s=0.13, step_s=0.2),
     }
-
     found = data_stalls(ways, 32, workers=2)  # type: ignore[arg-type]
-
     assert found["bound_by"] == "contention"
     assert found["lost"]["contention"] == pytest.approx(0.5)

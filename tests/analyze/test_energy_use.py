@@ -249,17 +249,28 @@ def test_a_counter_that_wraps_on_the_way_counts_on(recorded: Callable[..., Run])
     assert figures["phases"]["backward"]["joules"] == pytest.approx(144.0)
 
 
-def test_a_counter_that_jumps_back_is_bridged_and_says_for_how_long() -> None:
-    readings = [(0.0, 500.0), (1.0, 510.0), (2.0, 3.0), (3.0, 13.0)]
-    curve = curve_from(readings, "counter", RANGE_J)
-    assert (curve.joules[-1], curve.bridged_s) == (pytest.approx(30.0), 1.0)
-
-
-def test_a_counter_that_stalls_ends_where_it_last_moved() -> None:
-    readings = [(t / 10, t * 1.0) for t in range(11)] + [(1.0 + t, 10.0) for t in range(1, 30)]
-    curve = curve_from(readings, "counter", RANGE_J)
-    assert (curve.end_s, curve.joules[-1]) == (1.0, pytest.approx(10.0))
-    assert curve.between(2.0, 3.0) is None
+@pytest.mark.parametrize(
+    ("kind", "readings", "joules", "end_s", "bridged_s"),
+    [
+        # A counter that jumps back is bridged at the mean power.
+        ("counter", [(0.0, 500.0), (1.0, 510.0), (2.0, 3.0), (3.0, 13.0)], 30.0, 3.0, 1.0),
+        # One that stalls ends where it last moved.
+        ("counter", [*((t / 10, t * 1.0) for t in range(11)), (2.0, 10.0), (30.0, 10.0)], 10, 1, 0),
+        # Power is integrated by trapezoids.
+        ("power", [(0.0, 4.0), (1.0, 6.0), (3.0, 6.0)], 17.0, 3.0, 0.0),
+    ],
+)
+def test_readings_become_joules(
+    kind: str,
+    readings: list[tuple[float, float]],
+    joules: float,
+    end_s: float,
+    bridged_s: float,
+) -> None:
+    curve = curve_from(readings, kind, RANGE_J)
+    assert curve.joules[-1] == pytest.approx(joules)
+    assert (curve.end_s, curve.bridged_s) == (end_s, bridged_s)
+    assert curve.between(end_s + 8, end_s + 9) is None
 
 
 def test_a_counter_that_is_seldom_updated_is_followed_from_change_to_change() -> None:
@@ -268,11 +279,6 @@ def test_a_counter_that_is_seldom_updated_is_followed_from_change_to_change() ->
     curve = curve_from(readings, "counter")
     assert curve.period_s == pytest.approx(1.0)
     assert curve.between(2.25, 3.75) == pytest.approx(15.0)
-
-
-def test_power_is_integrated_by_trapezoids() -> None:
-    curve = curve_from([(0.0, 4.0), (1.0, 6.0), (3.0, 6.0)], "power")
-    assert curve.joules == [0.0, pytest.approx(5.0), pytest.approx(17.0)]
 
 
 @pytest.mark.parametrize("readings", [[], [(0.0, 1.0)], [(0.0, 5.0), (1.0, 5.0)]])
@@ -323,20 +329,8 @@ def test_domains_are_told_one_by_one_and_only_the_widest_are_added(
     assert {name: each["joules"] for name, each in figures["domains"].items()} == pytest.approx(
         {"package-0": 100.0, "package-0 core": 60.0, "package-0 dram": 20.0}
     )
-    assert "a GPU, where there is one" in figures["leaves_out"]
+    assert "any GPU" in figures["leaves_out"]
     assert "memory" not in figures["leaves_out"]
-
-
-def test_phases_are_told_of_what_is_added_up_and_once_where_that_is_one_domain(
-    recorded: Callable[..., Run],
-) -> None:
-    core = sensor("rapl core", "package-0 core")
-    energy = [*rows_of(PACKAGE, counted(SAME, 0.05)), *rows_of(core, counted(SAME, 0.05))]
-    figures = figures_of(recorded([found(PACKAGE, core)], energy, steps=steps_of(SAME)))
-    assert figures["phases"] is figures["domains"]["package-0"]["phases"]
-    for phase in figures["domains"]["package-0 core"]["phases"].values():
-        assert phase["joules"] is None
-        assert "added up" in phase["reason"]
 
 
 @pytest.mark.parametrize(
@@ -365,7 +359,7 @@ def test_steps_without_a_time_of_the_device_are_extrapolated_over() -> None:
     assert (len(seen.start_s), seen.unseen) == (1, 3.0)
 
 
-def test_when_a_boards_input_fails_its_rails_take_over_and_it_is_said_when(
+def test_when_a_boards_input_fails_the_total_is_that_of_its_rails(
     recorded: Callable[..., Run],
 ) -> None:
     board = sensor("ina3221 VDD_IN", "VDD_IN", "power", contains=["*"])
@@ -374,28 +368,10 @@ def test_when_a_boards_input_fails_its_rails_take_over_and_it_is_said_when(
     for rail in rails:
         energy += rows_of(rail, [(0.0, 3.0), (4.0, 3.0), (10.0, 3.0)])
     failed = {"time_s": 4.0, "sensor": "ina3221 VDD_IN", "domain": "VDD_IN"}
-    failed |= {"event": "energy_sensor_failed", "reason": "gone", "next": None}
-    run = recorded([found(board, *rails), failed], energy)
-    figures = figures_of(run)
-    assert figures["joules"] == pytest.approx(4 * 10.0 + 6 * 6.0)
-    assert figures["covers_by_time"] == [
-        {"from_s": 0.0, "to_s": 4.0, "domains": ["VDD_IN"]},
-        {"from_s": 4.0, "to_s": 10.0, "domains": ["CPU", "SOC"]},
-    ]
+    failed |= {"event": "energy_sensor_failed", "reason": "gone"}
+    figures = figures_of(recorded([found(board, *rails), failed], energy))
+    assert (figures["covers"], figures["joules"]) == (["CPU", "SOC"], pytest.approx(60.0))
     assert figures["failed"][0]["reason"] == "gone"
-
-
-def test_a_sensor_that_stands_in_for_another_goes_on_in_the_same_domain(
-    recorded: Callable[..., Run],
-) -> None:
-    counter, power = sensor("nvml energy 0", "gpu0"), sensor("nvml power 0", "gpu0", "power")
-    energy = [
-        *rows_of(counter, [(0.0, 0.0), (1.0, 50.0), (2.0, 100.0)]),
-        *rows_of(power, [(2.0, 50.0), (3.0, 50.0), (4.0, 60.0)]),
-    ]
-    figures = figures_of(recorded([found(counter, power)], energy))
-    assert figures["domains"]["gpu0"]["joules"] == pytest.approx(100.0 + 50.0 + 55.0)
-    assert figures["domains"]["gpu0"]["sensor"] == "nvml energy 0, then nvml power 0"
 
 
 def test_what_the_machine_took_before_is_told_apart(recorded: Callable[..., Run]) -> None:
@@ -403,7 +379,7 @@ def test_what_the_machine_took_before_is_told_apart(recorded: Callable[..., Run]
     idle = {"event": "energy_idle", "time_s": 0.0, "readings": readings}
     energy = rows_of(PACKAGE, [(0.0, 104.0), (5.0, 154.0), (10.0, 204.0)])
     figures = figures_of(recorded([found(PACKAGE), idle], energy))
-    assert (figures["idle_w"], figures["idle_lasted_s"]) == (pytest.approx(4.0), 1.0)
+    assert figures["idle_w"] == pytest.approx(4.0)
     assert figures["above_idle_j"] == pytest.approx(60.0)
 
 
@@ -416,17 +392,17 @@ def test_rails_of_which_nobody_knows_what_they_feed_have_no_total(
     )
     assert figures is not None
     assert figures["joules"] is None
-    assert "not known" in reason
+    assert "unknown" in reason
     assert figures["domains"]["ina226"]["joules"] == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(
     ("events", "spec", "reason"),
     [
-        ([found()], {"energy": "off"}, "not asked for: --energy auto"),
-        ([], {}, "nobody read energy sensors during this run"),
+        ([found()], {"energy": "off"}, "not requested: --energy auto"),
+        ([], {}, "no energy sensor was read during this run"),
         ([found(reason="this machine shows no energy sensor")], {}, "this machine shows no"),
-        ([found(PACKAGE)], {}, "none of them gave two readings that differ"),
+        ([found(PACKAGE)], {}, "no energy sensor gave two different readings"),
     ],
 )
 def test_without_joules_there_is_a_reason_and_no_zero(
@@ -437,14 +413,9 @@ def test_without_joules_there_is_a_reason_and_no_zero(
     assert reason in summary["absent"]["energy_j"]
 
 
-def test_a_run_from_before_there_was_energy_still_reads(recorded: Callable[..., Run]) -> None:
-    run = recorded([], steps=steps_of(SAME))
-    (run.path / schema.ENERGY).unlink()
-    assert summarize(run, Measured())["energy_j"] is None
-
-
 def test_steps_in_a_time_of_throttling_are_a_finding(recorded: Callable[..., Run]) -> None:
     events = [
+        {"event": "throttling_watched", "time_s": 0.0, "what": ["clock"]},
         {"event": "throttling", "time_s": 3.5, "what": "clock", "from": 1479.0, "to": 921.6}
         | {"unit": "MHz"},
         {"event": "throttling_ended", "time_s": 5.5, "what": "clock", "lasted_s": 2.0},

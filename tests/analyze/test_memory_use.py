@@ -62,16 +62,6 @@ def test_a_peak_that_is_unknown_stays_unknown() -> None:
     assert bill["pools"]["host"]["unexplained_bytes"] == 100
 
 
-def test_a_bill_from_before_there_were_pools_is_the_hosts() -> None:
-    old = forecast()
-    for item in old["items"].values():
-        del item["pool"]
-    bill, _ = compare_with_forecast(old, {}, 1000)
-    assert bill is not None
-    assert list(bill["pools"]) == ["host"]
-    assert bill["error_share"] == 0
-
-
 def test_without_a_forecast_there_is_a_reason() -> None:
     reason = "the run ended before its memory was forecast"
     assert compare_with_forecast(None, {}, 10) == (None, reason)

@@ -11,9 +11,9 @@ from stepscope.analyze.predicted_scaling import (
     NetworkLink,
     ScalingInputs,
     bucket_count,
-    overlap_share,
     predict,
 )
+from stepscope.analyze.scaling import Mode
 
 # One process, 64 samples in 100 ms: 50 ms backward, 10 ms that do not depend on the samples.
 ONE = Base(1, 64, samples_per_s=640, step_s=0.1, backward_s=0.05, fixed_s=0.01)
@@ -45,20 +45,19 @@ def test_portions_are_those_of_the_training() -> None:
     assert len(buckets) == bucket_count(60 * 2**20)
 
 
-def test_with_the_same_batch_each_computes_on_a_part_and_waits_for_the_exchange() -> None:
-    found = predict("strong", 64, 4, ONE, ScalingInputs(SLOW, 10**6, overlap_share=0))
-    # A quarter of 90 ms, the 10 ms that stay, 156 ms of exchange.
-    assert found["step_s"] == pytest.approx(0.1885)
-    assert found["speedup"] == pytest.approx(0.1 / 0.1885)
+@pytest.mark.parametrize(
+    ("mode", "batch", "step_s"),
+    # A quarter of 90 ms, the 10 ms that stay, 156 ms of all-reduce; or the whole 100 ms and that.
+    [("strong", 64, 0.1885), ("weak", 256, 0.256)],
+)
+def test_each_computes_on_its_part_and_waits_for_the_allreduce(
+    mode: Mode, batch: int, step_s: float
+) -> None:
+    found = predict(mode, batch, 4, ONE, ScalingInputs(SLOW, 10**6, overlap_share=0))
+    assert found["step_s"] == pytest.approx(step_s)
+    assert found["samples_per_s"] == pytest.approx(batch / step_s)
+    assert found["speedup"] == pytest.approx(batch / 64 * 0.1 / step_s)
     assert found["efficiency"] == pytest.approx(found["speedup"] / 4)
-    assert found["samples_per_s"] == pytest.approx(64 / 0.1885)
-
-
-def test_with_a_batch_for_each_the_step_is_that_of_one_and_the_exchange() -> None:
-    found = predict("weak", 256, 4, ONE, ScalingInputs(SLOW, 10**6, overlap_share=0))
-    assert found["step_s"] == pytest.approx(0.256)
-    assert found["samples_per_s"] == pytest.approx(256 / 0.256)
-    assert found["speedup"] == pytest.approx(4 * 0.1 / 0.256)
 
 
 def test_what_is_hidden_is_never_more_than_the_backward_pass_takes() -> None:
@@ -84,12 +83,6 @@ def test_a_base_of_two_is_taken_without_its_communication() -> None:
     assert found["exposed_s"] == pytest.approx(0.156 - 0.02)
     assert found["step_s"] == pytest.approx(0.045 + 0.136)
     assert found["efficiency"] == pytest.approx(found["speedup"] / 2)
-
-
-def test_overlap_is_what_the_trials_did_not_show_of_the_whole() -> None:
-    assert overlap_share([0.01], [0.04]) == pytest.approx(0.75)
-    assert overlap_share([0.01, 0.03], [0.04, 0.04]) == pytest.approx(0.5)
-    assert overlap_share([0.05], [0.04]) == 0
 
 
 shares = st.floats(0, 1)

@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyze.phase_shares import dropped_epochs, time_by_phase
-from stepscope.analyze.run_summary import (
-    Measured,
-    accounted_share,
-    figures_so_far,
-    summarize,
-)
+from stepscope.analyze.run_summary import Measured, figures_so_far, summarize
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Table
 
@@ -155,7 +150,7 @@ def test_an_epoch_that_was_not_finished_has_no_part_in_accounted_share_and_rate(
     assert (summary["epochs"], summary["steps"]) == (1, 6)
     assert summary["phases"]["data"]["share"] == pytest.approx(0.9 / 3.6)
     assert summary["samples_per_s"] is None, "only the dropped epoch was finished"
-    assert "first epoch" in summary["absent"]["samples_per_s"]
+    assert "only warm-up epochs" in summary["absent"]["samples_per_s"]
     assert set(summary["absent"]) == nones(summary)
 
 
@@ -193,22 +188,6 @@ def test_steps_without_any_phases_say_so(tmp_path: Path) -> None:
     assert set(summary["absent"]) == nones(summary)
 
 
-def test_an_accounted_share_below_one_shows_time_that_no_part_owns() -> None:
-    steps = Table({"epoch": [1, 1], "step_s": [1.0, 2.0]})
-    row = {"epoch": 1, "loader_start_s": 0.5, "loader_stop_s": 0.5, "total_s": 5.0}
-    assert accounted_share(steps, [row]) == pytest.approx(4.0 / 5.0)
-    assert accounted_share(steps, []) is None
-
-
-@pytest.mark.parametrize(
-    ("epochs", "dropped"), [([], []), ([1], []), ([1, 1, 2], [1]), ([3, 3, 4, 5], [3])]
-)
-def test_the_first_epoch_that_has_steps_is_the_one_to_drop(
-    epochs: list[int], dropped: list[int]
-) -> None:
-    assert dropped_epochs(Table({"epoch": epochs})) == dropped
-
-
 @given(st.lists(st.integers(1, 9)), st.integers(0, 9))
 def test_whatever_is_dropped_comes_first_and_something_is_left(
     epochs: list[int], first: int
@@ -228,16 +207,6 @@ def test_the_spec_says_how_many_epochs_are_dropped(tmp_path: Path) -> None:
     assert two["dropped_epochs"] == [], "there are no more than two"
 
 
-def test_a_rate_of_dropped_epochs_alone_is_no_rate(tmp_path: Path) -> None:
-    third = STEPS + "3,1,9,8,0.1,0.05,0.3,0.4,0.1,0.05,1.0,full\n"
-    summary = summarize(make_run(tmp_path, third, spec={"drop_epochs": 2}), MEASURED)
-    assert summary["dropped_epochs"] == [1, 2]
-    assert summary["samples_per_s"] is None
-    assert summary["absent"]["samples_per_s"] == (
-        "only the first 2 epochs were finished, and they are left out"
-    )
-
-
 COLD = {"epoch": 1, "how": "advised", "files": 2, "bytes": 9, "cold_share": 0.5, "reason": "why"}
 
 
@@ -253,9 +222,8 @@ def test_how_cold_the_files_were_is_that_of_the_first_time(tmp_path: Path) -> No
     ("info", "reason"),
     [
         ({}, "kept as it was: --page-cache cold"),
-        ({"spec": {"page_cache": "keep"}}, "kept as it was: --page-cache cold"),
         ({"spec": {"page_cache": "cold"}}, "the run ended before its first epoch"),
-        ({"kind": "trace"}, "kept as it was: a user script's files are its own"),
+        ({"kind": "trace"}, "kept as it was: stepscope does not evict a user script's files"),
     ],
 )
 def test_where_nothing_was_made_cold_the_reason_says_why(
@@ -274,9 +242,9 @@ def without_samples(table: str, *lines: int) -> str:
 
 
 RATES = """\
-epoch,split,loader_start_s,loader_stop_s,loading_s,training_s,total_s,samples,samples_per_s
-1,train,0.5,0.25,1.7,1.8,3.75,16,4.26667
-2,train,0.2,0.1,1.1,3.9,5.2,,6
+epoch,split,loader_start_s,loader_stop_s,total_s,accuracy,samples,samples_per_s
+1,train,0.5,0.25,3.75,,16,4.26667
+2,train,0.2,0.1,5.2,,,6
 """
 
 
@@ -296,7 +264,7 @@ def test_where_no_step_knows_its_samples_the_run_has_none_and_a_reason(tmp_path:
     summary = summarize(run, MEASURED)
     assert (summary["samples"], summary["samples_per_s"]) == (None, None)
     for name in ("samples", "samples_per_s"):
-        assert "tell how many samples" in summary["absent"][name]
+        assert "number of samples" in summary["absent"][name]
     assert summary["phases"]["data"]["share"] > 0
     assert figures_so_far(Run(run.path, {**run.info, "summary": {}}))["samples"] is None
 

@@ -55,7 +55,7 @@ def test_a_cell_that_ends_with_a_run_shows_its_headline_and_charts(tmp_path, she
     shown, _ = shell.display_formatter.format(done.result)
     assert shown["text/plain"].startswith("NotebookRun(path=")
     assert "<strong>by-hand</strong>" in shown["text/html"]
-    assert "The backward pass takes the largest part" in shown["text/html"]
+    assert "The backward pass takes the largest share" in shown["text/html"]
     images = images_of(shown["text/html"])
     assert len(images) >= 4  # of steps, epochs, learning, memory
     for image in images:
@@ -82,13 +82,13 @@ def test_without_vl_convert_there_is_the_table_of_phases_and_how_to_get_charts(
     assert "<img" not in html
     assert html.count("<table>") == 1
     for phase in ("data", "forward", "backward", "optimizer"):
-        assert f"<td>{phase}</td>" in html
+        assert f'<th scope="row">{phase}</th>' in html
     assert "stepscope[report]" in html
 
 
 def test_a_run_that_goes_on_and_one_without_a_step_are_shown_too(tmp_path):
     going_on = stepscope.load_run(write_some(tmp_path / "some", status="running"))
-    assert "has not been closed" in going_on._repr_html_()
+    assert "has not ended" in going_on._repr_html_()
     write_tables(tmp_path / "none", status="failed", reason="it did not begin")
     assert "it did not begin" in stepscope.load_run(tmp_path / "none")._repr_html_()
 

@@ -148,7 +148,7 @@ def test_a_server_that_is_gone_is_said_so(look, tmp_path):
         served.process.send_signal(signal.SIGINT)
         served.process.wait(timeout=30)
         page.clock.fast_forward(LOOKS_AGAIN_MS)
-        page.get_by_text("is `stepscope serve` still running?").wait_for()
+        page.get_by_text("is stepscope serve still running?").wait_for()
     assert page.locator(CHARTS).count() > 5
 
 

@@ -56,6 +56,7 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for_or_complained_of(seen, pa
 
 def test_steps_that_were_throttled_are_shaded_and_the_shade_is_named(visit, tmp_path):
     run = write_whole_run(tmp_path / "run")
+    RunFolder(run).add_event("throttling_watched", 0.0, what=["clock"])
     RunFolder(run).add_event("throttling", 0.1, what="clock")
     page = visit(write_page(document_of(load_run(run)), tmp_path / "page.html").as_uri())
     chart = page.locator("figure", has_text="Time of every step").locator("svg")

@@ -80,7 +80,7 @@ def test_doctor_on_the_machine_itself_names_everything_or_the_reason(stepscope):
     assert answer.code == 0, answer.err
     for name in ("board", "cpus", "memory", "clock", "torch", "energy", "storage"):
         assert name in answer.out
-    assert " ok, " in answer.out.splitlines()[-1]
+    assert " ok, " in answer.out
 
 
 def test_a_machine_without_torch_is_examined_all_the_same(stepscope):
@@ -109,7 +109,7 @@ def test_apply_sets_what_it_shows_and_restore_puts_it_back(xavier):
     assert (restored.code, restored.json["restored"][-1]) == (0, "power_mode")
     assert xavier.governor() == "schedutil"
     again = xavier("doctor", "--restore")
-    assert (again.code, again.err.strip()) == (0, "there is nothing to put back")
+    assert (again.code, again.err.strip()) == (0, "Nothing to restore.")
 
 
 def test_apply_asks_and_where_nobody_can_answer_it_wants_to_be_told(pi):
@@ -174,7 +174,7 @@ def test_a_prepared_run_is_recorded_as_prepared_and_put_back(pi):
     assert pi.governor() == "ondemand"
     plain = pi(*SHORT, "--json")
     compared = pi("compare", answer.json["path"], plain.json["path"])
-    assert "governor performance -> ondemand" in compared.out
+    assert "governor performance -> ondemand" in " ".join(compared.out.split())
 
 
 def test_a_prepared_run_that_is_interrupted_is_put_back(pi):
@@ -192,4 +192,4 @@ def test_a_prepared_run_that_is_interrupted_is_put_back(pi):
     _, err = running.communicate(timeout=90)
     assert running.returncode == 130, err
     assert pi.governor() == "ondemand"
-    assert "put back: governor, clocks" in err
+    assert "restored: governor, clocks" in err

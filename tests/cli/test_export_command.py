@@ -80,12 +80,6 @@ def test_a_hyphen_means_standard_output(stepscope, run):
     assert not (run / "trace.json").exists()
 
 
-def test_a_second_export_replaces_the_first(stepscope, run):
-    (run / "trace.json").write_text("old")
-    assert stepscope("export", run).code == 0
-    assert trace_in(run / "trace.json")
-
-
 def test_a_real_run_s_accuracy_is_a_table_in_its_folder(stepscope, run):
     answer = stepscope("export", run, "--to", "tsv", "--json")
     assert answer.json == {"path": str(run / "accuracy.tsv"), "rows": 3}
@@ -159,11 +153,23 @@ def test_a_link_or_the_run_file_will_do(stepscope, run):
     assert stepscope("export", run / "run.json").code == 0
 
 
-def test_an_unknown_format_is_answered_with_the_nearest(stepscope, run):
-    assert stepscope("export", run, "--to", "crome").is_refused(2, "Did you mean 'chrome'?")
-    assert stepscope("export", run, "--to", "xyz").is_refused(
-        2, "Known: chrome, parquet, tensorboard, tsv."
-    )
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--to", "crome"), "Did you mean 'chrome'?"),
+        (("--to", "xyz"), "Known: chrome, parquet, tensorboard, tsv."),
+        (("--output", ""), "--output: wanted a file, a folder or -, found ''"),
+        (("--output", "--json"), "--output: wanted a file"),
+        (("--output", "run/steps.csv"), "part of the run"),
+        (("--json", "--output", "-"), "both use standard output"),
+    ],
+)
+def test_a_wrong_request_ends_with_2(stepscope, run, arguments, words):
+    before = (run / "steps.csv").read_bytes()
+    answer = stepscope("export", run, *arguments)
+    assert answer.code == 2
+    assert words in (answer.json["error"] if "--json" in arguments else answer.err)
+    assert (run / "steps.csv").read_bytes() == before
 
 
 def test_a_folder_that_is_no_run_ends_with_2(stepscope):
@@ -189,31 +195,6 @@ def test_a_file_that_cannot_be_written_ends_with_2(stepscope, run):
     for output in ("missing/trace.json", "taken/trace.json", "."):
         answer = stepscope("export", run, "--output", output)
         assert answer.is_refused(2, "cannot write", "--output FILE")
-
-
-def test_the_record_itself_is_never_replaced(stepscope, run):
-    before = (run / "steps.csv").read_bytes()
-    answer = stepscope("export", run, "--output", run / "steps.csv")
-    assert answer.is_refused(2, "part of the run itself")
-    assert (run / "steps.csv").read_bytes() == before
-
-
-def test_an_option_is_not_taken_for_a_file(stepscope, run):
-    answer = stepscope("export", run, "--output", "--json")
-    assert answer.code == 2
-    assert "--output wants a file" in answer.json["error"]
-
-
-def test_a_place_without_a_name_is_not_the_folder_where_one_is(stepscope, run):
-    for to in ("chrome", "parquet"):
-        answer = stepscope("export", run, "--to", to, "--output", "")
-        assert answer.is_refused(2, "--output wants a file, a folder or -, found ''")
-
-
-def test_two_that_want_standard_output_are_refused(stepscope, run):
-    answer = stepscope("export", run, "--json", "--output", "-")
-    assert answer.code == 2
-    assert "both want standard output" in answer.json["error"]
 
 
 def test_a_table_that_cannot_be_read_ends_with_2(stepscope, run):

@@ -37,7 +37,7 @@ def test_the_run_survives_a_lost_worker(stepscope):
     assert found["same_steps"]
     assert found["same_losses"]
     assert (found["workers_ended_by_guard"], found["workers_ended_by_hand"]) == (0, 1)
-    assert "by hand" in found["answer"]
+    assert "survived" in found["answer"]
     (fallback,) = found["with_limit"]["fallbacks"]
     assert (fallback["from"], fallback["to"]) == (2, 1)
     assert found["forewarned"]["workers_that_fit"] < 2
@@ -47,18 +47,13 @@ def test_a_lab_has_a_table_a_plot_as_text_and_as_files_and_an_answer(stepscope):
     few = ("--model", "lenet", "--samples", 96, "--batch-size", 32, "--workers", 0)
     answer = stepscope("lab", "epoch-times", *few, "--scale", 0.02)
     assert answer.code == 0, answer.err
-    for words in (
-        "total, own clock",
-        "█ loading",
-        "An epoch takes",
-        "96 of 50,000 samples, 2 of 5 epochs",
-        "model lenet",
-    ):
-        assert words in answer.out
-    assert "missing: cifar10: shapes was used instead" in answer.out
-    drawn = [stepscope.folder / path for path in re.findall(r"plot: (.+)", answer.out)]
-    assert [file.suffix for file in drawn] == [".svg", ".png"]
-    assert all(file.stat().st_size > 1000 for file in drawn)
+    for text in ("total", "█ loading", "An epoch takes", "96 of 50,000 samples", "model lenet"):
+        assert text in answer.out
+    assert "Missing cifar10: used shapes instead" in answer.out
+    (folder,) = re.findall(r"plots: (.+)", answer.out)
+    drawn = {file.name for file in (stepscope.folder / folder).glob("epochs.*")}
+    assert drawn == {"epochs.svg", "epochs.png"}
+    assert all(len(line) <= 80 for line in answer.out.splitlines() if "█" not in line)
 
 
 def test_the_finding_of_a_sheet_is_one_flat_object_and_recorded(stepscope):
@@ -100,16 +95,6 @@ def test_a_lab_that_is_stopped_at_any_moment_says_so_and_how_it_goes_on(stepscop
 
 
 @pytest.mark.long
-def test_lab_optimizers_as_a_person_calls_it(stepscope):
-    answer = stepscope("lab", "optimizers", "--model", "lenet", "--scale", 0.02, "--json")
-    assert answer.code == 0, answer.err
-    rows = {(row["optimiser"], row["rate"]): row for row in answer.json["rows"]}
-    assert len(rows) == 10
-    assert rows["SGD", "shared"]["losses"] != rows["SGD, Nesterov", "shared"]["losses"]
-    assert answer.json["samples"] == 1000
-
-
-@pytest.mark.long
 def test_under_a_limit_that_binds_the_run_survives_as_well(stepscope):
     answer = stepscope("lab", "second-epoch", "--json")
     assert answer.code == 0, answer.err
@@ -119,15 +104,15 @@ def test_under_a_limit_that_binds_the_run_survives_as_well(stepscope):
 
 
 @pytest.mark.long
-def test_lab_memory_as_a_person_calls_it(stepscope):
+def test_lab_memory_from_the_command_line(stepscope):
     answer = stepscope("lab", "memory", *SMALL, "--workers", 1, "--json")
     assert answer.code == 0, answer.err
     found = answer.json
     names = [remedy["name"] for remedy in found["remedies"]]
-    assert {"gradients freed earlier", "workers kept between epochs", "no workers"} <= {*names}
+    assert {"step inside backward()", "keep workers", "no workers"} <= {*names}
     saved = [each["saved_bytes"] for each in found["remedies"] if each["applies"]]
     assert saved == sorted(saved, reverse=True)
     shown = stepscope("lab", "memory", *SMALL)
     assert shown.code == 0, shown.err
-    for words in ("zero_grad", "peak saved", "The training took"):
-        assert words in shown.out
+    for text in ("zero_grad", "remedy", "The training took"):
+        assert text in shown.out

@@ -135,7 +135,7 @@ def test_as_many_as_there_are_is_the_largest_batch_where_memory_is_no_matter(ste
     answer = stepscope("max-batch", "lenet", "--samples", 50)
     assert answer.code == 0, answer.err
     assert "--batch-size 50" in answer.out
-    assert "more samples there are not" in answer.out
+    assert "no more samples" in answer.out
     assert re.search(r"^ +50 +1 +no .* fits", answer.out, re.MULTILINE)
     assert answer.err.count("trial ") == 1
     assert list(stepscope.folder.iterdir()) == []

@@ -114,7 +114,7 @@ def test_a_module_begins_with_its_own_batch_and_ends_with_all_its_data(stepscope
     lines = [line for line in done.err.splitlines() if line.startswith("trial ")]
     assert [line.split(":")[1] for line in lines] == [" batch 16", " batch 24"]
     assert "batch_size=24" in done.out
-    assert "more samples there are not" in done.out
+    assert "the data set has no more samples" in done.out
     assert "forecast" not in done.out
 
 
@@ -131,7 +131,7 @@ def test_a_batch_of_the_script_s_own_that_has_too_few_samples_is_all_of_them(ste
         (SMALL + "train(DataLoader(data, batch_sampler=[[0, 1]] * 4))", [], ["batch_sampler"]),
         (SMALL + "train(DataLoader(data, 4))", ["--batch-size", 25], ["up to 24", "found 25"]),
         ("raise KeyError('no such thing')", [], ["KeyError", "no such thing"]),
-        ("print('no training')", [], ["no training step"]),
+        ("print('no training')", [], ["without a training step"]),
     ],
 )
 def test_a_script_that_cannot_be_tried_ends_with_2_after_one_trial(stepscope, code, flags, words):

@@ -35,7 +35,7 @@ def test_a_page_is_written_into_the_run_folder(stepscope, run):
     answer = stepscope("report", run)
     assert answer.code == 0, answer.err
     first, *_, last = answer.out.splitlines()
-    assert first.startswith("The backward pass takes the largest part of a step: 50.0 %")
+    assert first.startswith("The backward pass takes the largest share of a step: 50.0 %")
     assert last == f"report: {run / 'report.html'}"
     page = (run / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
@@ -57,10 +57,10 @@ def test_every_chart_is_a_file_with_a_speaking_name(stepscope, run, tmp_path):
 
 
 def test_json_has_findings_and_figures_and_nothing_beside_them(stepscope, run):
-    told = stepscope("report", run, "--json").json
-    assert told["figures"]["phases"]["backward"]["share"] == pytest.approx(0.5)
-    assert {"name", "text", "evidence", "command", "weight"} <= told["findings"][0].keys()
-    assert (told["page"], told["charts"]) == (None, [])
+    shown = stepscope("report", run, "--json").json
+    assert shown["figures"]["phases"]["backward"]["share"] == pytest.approx(0.5)
+    assert {"name", "text", "evidence", "command", "weight"} <= shown["findings"][0].keys()
+    assert (shown["page"], shown["charts"]) == (None, [])
 
 
 def test_markdown_is_a_page_of_text(stepscope, run):
@@ -79,8 +79,8 @@ def test_several_runs_have_a_page_in_the_folder_one_is_in(stepscope, tmp_path):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Time of a mini-batch by batch size" in page
     (tmp_path / "runs" / "latest").symlink_to("b32")
-    told = stepscope("report", "runs", "--json").json
-    assert [group["name"] for group in told["figures"]["groups"]] == [
+    shown = stepscope("report", "runs", "--json").json
+    assert [group["name"] for group in shown["figures"]["groups"]] == [
         "batch_size=16",
         "batch_size=32",
         "batch_size=8",
@@ -99,7 +99,7 @@ def test_a_sweep_has_its_graph_and_one_without_a_result_says_what_is_missing(ste
     (sweep / "sweep.json").write_text(json.dumps(info))
     answer = stepscope("report", sweep)
     assert answer.code == 0, answer.err
-    assert "Nothing can be compared" in answer.out
+    assert "Nothing to compare" in answer.out
     assert EVIL not in (sweep / "report.html").read_text(encoding="utf-8")
 
 
@@ -108,7 +108,7 @@ def test_a_run_that_goes_on_has_a_page_of_what_is_on_disk(stepscope, run, tmp_pa
     shutil.copy(run / "steps.csv", going_on.path)
     answer = stepscope("report", going_on.path)
     assert answer.code == 0, answer.err
-    assert "The run has not been closed: this is what is on disk so far." in answer.out
+    assert "The run has not ended" in answer.out
     empty = create_at(tmp_path / "empty", "empty", "run", {})
     answer = stepscope("report", empty.path)
     assert (answer.code, "no step is recorded" in answer.out) == (0, True), answer.err
@@ -125,7 +125,7 @@ def test_what_cannot_be_reported_is_refused_with_what_to_do(stepscope, run, tmp_
     assert stepscope("report", run, "--html", "no/such/place.html").is_refused(2, "cannot write")
     assert stepscope("report", run, "--charts", run / "run.json").is_refused(2, "cannot make")
     both = stepscope("report", run, "--markdown", "--json")
-    assert (both.code, "Leave one of them out" in both.json["error"]) == (2, True)
+    assert (both.code, "both use standard output" in both.json["error"]) == (2, True)
 
 
 def test_a_newer_schema_and_half_a_record_are_refused(stepscope, run):

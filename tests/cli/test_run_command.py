@@ -142,17 +142,6 @@ def test_telemetry_is_sampled_from_outside(here, with_workers):
     assert cpu[-1] > 0
 
 
-def test_a_model_of_ones_own_is_trained_from_the_working_folder(stepscope, tiny):
-    (stepscope.folder / "mine.py").write_text(
-        "from torch import nn\n"
-        "def net(num_classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes))\n"
-    )
-    answer = stepscope("run", *tiny, "--model", "mine:net", "--json")
-    assert answer.code == 0, answer.err
-    assert answer.json["name"] == "mine:net-shapes"
-
-
 def test_a_file_called_like_a_library_in_the_working_folder_does_no_harm(stepscope, tiny):
     (stepscope.folder / "random.py").write_text("raise RuntimeError('not the real one')\n")
     code = "import sys; sys.path.pop(0); from stepscope.cli.main import main; main()"
@@ -174,7 +163,7 @@ def test_what_a_model_prints_is_shown_and_does_not_spoil_the_json(stepscope, tin
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes))\n"
     )
     answer = stepscope("run", *tiny, "--model", "loud:net", "--json")
-    assert answer.json["status"] == "completed"
+    assert (answer.json["status"], answer.json["name"]) == ("completed", "loud:net-shapes")
     assert "hello from the model" in answer.err
 
 

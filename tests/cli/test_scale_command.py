@@ -75,7 +75,7 @@ def test_the_lab_lays_both_modes_side_by_side(stepscope):
 
 @pytest.mark.long
 def test_an_exchange_that_finds_no_memory_is_an_error_with_a_reason():
-    with pytest.raises(MachineError, match=r"2 processes cannot exchange: .*memory"):
+    with pytest.raises(MachineError, match=r"allreduce of 2 processes failed: .*memory"):
         ask_process(ALLREDUCE, {"processes": 2, "bytes": 10**18})
 
 

@@ -71,10 +71,10 @@ def uninterrupted(tmp_path_factory):
     return load_run(stepscope.folder / answer.json["path"])
 
 
-def interrupted_by(number: signal.Signals, stepscope, slow) -> str:
-    """Stop a run in its second epoch, and return its path."""
+# SIGHUP is sent in `test_surroundings`, SIGTERM in `test_distributed_runs`.
+def test_an_interrupted_run_goes_on_later_as_if_nothing_was(stepscope, slow, uninterrupted):
     process = in_its_second_epoch(stepscope, "--json")
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     slow.unlink()
     assert process.returncode == 130, err
@@ -83,18 +83,7 @@ def interrupted_by(number: signal.Signals, stepscope, slow) -> str:
     assert "stepscope resume" in err
     assert (stepscope.folder / info["path"] / "checkpoint.pt").exists()
     assert steps_on_disk(stepscope.folder) < STEPS
-    return info["path"]
-
-
-# SIGHUP is sent in `test_surroundings`. To the training all of them are one and the same request:
-# what comes of it is looked at once.
-def test_sigterm_ends_the_step_and_keeps_a_checkpoint(stepscope, slow):
-    assert interrupted_by(signal.SIGTERM, stepscope, slow)
-
-
-def test_an_interrupted_run_goes_on_later_as_if_nothing_was(stepscope, slow, uninterrupted):
-    path = interrupted_by(signal.SIGINT, stepscope, slow)
-    answer = stepscope("resume", path, "--json")
+    answer = stepscope("resume", info["path"], "--json")
     assert answer.code == 0, answer.err
     resumed = load_run(stepscope.folder / answer.json["path"])
     assert resumed.status == "completed"

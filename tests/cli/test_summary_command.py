@@ -95,9 +95,9 @@ def test_resnet18_without_batch_norm_on_a_terminal(stepscope):
     assert answer.code == 0, answer.err
     for figure in ("without batch norm", "11,164,362", "6.56", "42.59", "49.16", "555,422,720 MAC"):
         assert figure in answer.out
-    assert "as many gradients" in answer.out
+    assert "(all trainable)" in answer.out
     assert "convolutions: 20" in answer.out
-    assert "the last layer, classifier, takes 512" in answer.out
+    assert "input of the last layer, classifier: 512" in answer.out
     assert "not counted" not in answer.out
 
 
@@ -133,7 +133,7 @@ def test_names_are_shown_as_they_are_and_whole(mine):
 def test_a_model_of_ones_own_that_fails_or_gives_no_tensor_ends_with_2(mine):
     fails = mine("summary", "mine:fails", "--input", "12")
     assert fails.is_refused(2, "KeyError: '[bold]no such thing'", "mine.py:15")
-    assert mine("summary", "mine:word", "--input", "12").is_refused(2, "gives str", "a tensor")
+    assert mine("summary", "mine:word", "--input", "12").is_refused(2, "returns str", "tensor")
     assert mine("summary", "mine:nothing").is_refused(2, "has no 'nothing'")
 
 

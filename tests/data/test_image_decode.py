@@ -79,7 +79,7 @@ def test_a_fault_that_does_no_harm_is_got_over():
     ("data", "why"),
     [
         (b"", "it is empty"),
-        (b"<html>not found</html>", r"no image that can be read: begins with b'<html>no'"),
+        (b"<html>not found</html>", r"not a readable image: begins with b'<html>no'"),
         (encoded(picture())[:300], "."),
         (encoded(picture())[:-200], "truncated"),
         (encoded(picture(), "PNG")[:200], "."),

@@ -33,8 +33,6 @@ PER_FILE = 10
 def some_samples() -> tuple[np.ndarray, np.ndarray]:
     images = np.random.default_rng(1).integers(0, 256, (COUNT, *IMAGE_SHAPE), dtype=np.uint8)
     labels = np.arange(COUNT) % 10
-    images[:, 0, 0, 0] = labels  # so that an image tells its label
-    images[:, 0, 0, 1] = np.arange(COUNT)  # and its index
     return images, labels
 
 
@@ -69,12 +67,6 @@ class TestAnySamples:
         assert np.array_equal(images, expected_images[wanted])
         assert np.array_equal(labels, expected_labels[wanted])
 
-    def test_a_label_belongs_to_its_image(self, samples):
-        order = np.random.default_rng(2).permutation(COUNT)
-        images, labels = samples.take(order)
-        assert np.array_equal(images[:, 0, 0, 0], labels)
-        assert np.array_equal(images[:, 0, 0, 1], order)
-
     def test_types_and_shapes_are_those_promised(self, samples):
         images, labels = samples.take(np.array([3, 1]))
         assert images.dtype == np.uint8
@@ -92,34 +84,10 @@ class TestAnySamples:
         assert np.array_equal(again[0], before[0])
         assert np.array_equal(again[1], before[1])
 
-    @pytest.mark.parametrize("outside", [-1, COUNT, 1 << 40])
-    def test_an_index_outside_is_an_error(self, samples, outside):
-        with pytest.raises(IndexError, match=str(outside)):
-            samples.take(np.array([0, outside]))
-
     def test_a_pickled_copy_gives_the_same_samples(self, samples):
         samples.take(np.array([0]))
         copy = pickle.loads(pickle.dumps(samples))
         assert np.array_equal(copy.take(np.array([12]))[0], samples.take(np.array([12]))[0])
-
-
-class TestMemorySamples:
-    def test_labels_and_images_must_be_as_many(self):
-        images, labels = some_samples()
-        with pytest.raises(DataError, match="23 images, but labels of shape"):
-            MemorySamples(images, labels[:-1])
-
-    def test_images_must_be_bytes_with_three_channels(self):
-        images, labels = some_samples()
-        with pytest.raises(DataError, match="found float32"):
-            MemorySamples(images.astype(np.float32), labels)
-        with pytest.raises(DataError, match=r"\[n, 3, height, width\]"):
-            MemorySamples(images.transpose(0, 2, 3, 1), labels)
-
-    def test_images_in_another_memory_order_come_out_contiguous(self):
-        images, labels = some_samples()
-        samples = MemorySamples(np.asfortranarray(images), labels)
-        assert samples.take(np.array([1, 2]))[0].flags.c_contiguous
 
 
 class TestRecordFiles:
@@ -132,57 +100,23 @@ class TestRecordFiles:
         with pytest.raises(DataError, match=r"record 5: .* found 0"):
             samples.take(np.array([15]))
 
-    def test_a_missing_file_is_named(self, tmp_path):
+    @pytest.mark.parametrize("there", ["nothing", "folder"])
+    def test_a_file_that_cannot_be_read_is_named(self, tmp_path, there):
         samples = in_files(tmp_path)
         samples.paths[2].unlink()
-        with pytest.raises(DataError, match=r"cannot open .*20\.bin: No such file"):
+        if there == "folder":
+            samples.paths[2].mkdir()
+        with pytest.raises(DataError, match=r"cannot read record 1 of .*20\.bin: "):
             samples.take(np.array([21]))
 
-    def test_something_that_cannot_be_read_is_named(self, tmp_path):
-        samples = RecordFiles([tmp_path], PER_FILE)
-        with pytest.raises(DataError, match=r"cannot read record 3 of .*directory"):
-            samples.take(np.array([3]))
-
-    def test_a_read_cut_short_by_the_system_is_continued(self, tmp_path, monkeypatch):
-        samples = in_files(tmp_path)
-        whole = os.pread
-        monkeypatch.setattr(os, "pread", lambda fd, n, at: whole(fd, min(n, 1000), at))
-        assert np.array_equal(samples.take(np.array([9]))[0], some_samples()[0][[9]])
-
-    def test_more_samples_than_the_files_hold_are_refused(self, tmp_path):
-        with pytest.raises(RequestError, match="wanted 31 samples; the files hold 30"):
-            RecordFiles([tmp_path / str(n) for n in range(3)], PER_FILE, 31)
-
-    def test_files_are_opened_when_first_needed(self, tmp_path):
+    def test_files_are_opened_when_first_needed_and_closed(self, tmp_path):
         samples = in_files(tmp_path)
         before = open_descriptors()
         samples.take(np.array([0, 1, 2]))
         assert open_descriptors() == before + 1
-        samples.close()
-        assert open_descriptors() == before
-        samples.take(np.array([0]))
+        assert pickle.loads(pickle.dumps(samples))._descriptors == {}
         del samples
         assert open_descriptors() == before
-
-    def test_a_pickle_holds_no_descriptor(self, tmp_path):
-        samples = in_files(tmp_path)
-        samples.take(np.arange(COUNT))
-        copy = pickle.loads(pickle.dumps(samples))
-        assert copy._descriptors == {}
-        assert len(samples._descriptors) == 3
-
-    def test_another_process_opens_its_own_and_leaves_the_parents_alone(
-        self, tmp_path, monkeypatch
-    ):
-        samples = in_files(tmp_path)
-        samples.take(np.array([0]))
-        (mine,) = samples._descriptors.values()
-        monkeypatch.setattr(os, "getpid", lambda: 1)  # what a fork changes
-        samples.take(np.array([0]))
-        (theirs,) = samples._descriptors.values()
-        assert theirs != mine
-        os.fstat(mine)
-        os.close(mine)
 
     @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of threads, none of ours
     def test_it_survives_a_real_fork(self, tmp_path):
@@ -247,7 +181,7 @@ class TestRecords:
 
     @settings(deadline=None)
     @given(st.binary(max_size=3 * RECORD_BYTES))
-    def test_any_bytes_are_judged_and_none_breaks_the_judge(self, content):
+    def test_any_other_bytes_are_reported_as_wrong(self, content):
         found = inspect(content, RecordFile("x.bin", 1, "0" * 32), 10)
-        assert not found.ok
-        assert found.detail
+        assert found["status"] != "ok"
+        assert found["detail"]

@@ -61,25 +61,19 @@ def written(run: run_folder.RunFolder) -> list[tuple[int, int, int]]:
 
 
 def test_a_step_is_there_when_every_rank_has_made_it(run: run_folder.RunFolder) -> None:
-    tables = GrowingTables(run.path, 2)
+    tables, without_ranks = GrowingTables(run.path, 2), GrowingTables(run.path, 3)
     append(steps_of(run, 0), step_line(1, 1, 24, 2.0), step_line(1, 2, 24, 2.0))
-    tables.look()
+    tables.update()
+    without_ranks.update()
     assert written(run) == []
     append(steps_of(run, 1), step_line(1, 1, 8, 4.0))
-    tables.look()
-    tables.look()
+    tables.update()
+    tables.update()
     assert written(run) == [(1, 1, 32)]
     assert list(load_run(run.path).steps["loss"]) == [2.5], "weighed by samples"
     append(steps_of(run, 1), step_line(1, 2, 8, 4.0))
-    tables.look()
+    tables.update()
     assert written(run) == [(1, 1, 32), (1, 2, 32)]
-
-
-def test_nothing_is_written_before_there_are_ranks(tmp_path: Path) -> None:
-    run = with_ranks(tmp_path, ranks=1)
-    append(steps_of(run, 0), step_line(1, 1, 24, 2.0))
-    GrowingTables(run.path, 2).look()
-    assert written(run) == []
 
 
 def test_a_line_that_is_half_written_is_taken_when_it_is_whole(run: run_folder.RunFolder) -> None:
@@ -88,10 +82,10 @@ def test_a_line_that_is_half_written_is_taken_when_it_is_whole(run: run_folder.R
     append(steps_of(run, 0), line)
     for part in (line[:9], line[9:]):
         append(steps_of(run, 1), part, end="")
-        tables.look()
+        tables.update()
         assert written(run) == []
     append(steps_of(run, 1), "")
-    tables.look()
+    tables.update()
     assert written(run) == [(1, 1, 16)]
 
 
@@ -99,14 +93,14 @@ def test_ranks_that_go_back_to_a_checkpoint_do_their_steps_again(run: run_folder
     tables = GrowingTables(run.path, 2)
     for rank in (0, 1):
         append(steps_of(run, rank), *(step_line(1, step, 16, 2.0) for step in (1, 2, 3)))
-    tables.look()
+    tables.update()
     for file in (steps_of(run, 0), run.path / schema.STEPS, steps_of(run, 1)):
         keep_rows(file, lambda row: int(row["step"]) <= 1)
-        tables.look()
+        tables.update()
     assert written(run) == [(1, 1, 32)]
     for rank in (0, 1):
         append(steps_of(run, rank), step_line(1, 2, 10, 2.0))
-    tables.look()
+    tables.update()
     assert written(run) == [(1, 1, 32), (1, 2, 20)]
 
 
@@ -115,7 +109,7 @@ def test_a_rank_that_joins_later_holds_nothing_back_that_was_before_it(tmp_path:
     append(run.path / schema.STEPS, step_line(1, 1, 32, 2.0))
     append(steps_of(run, 0), step_line(1, 1, 32, 2.0), step_line(1, 2, 16, 2.0))
     append(steps_of(run, 1), step_line(1, 2, 16, 2.0))
-    GrowingTables(run.path, 2).look()
+    GrowingTables(run.path, 2).update()
     assert written(run) == [(1, 1, 32), (1, 2, 32)]
 
 
@@ -130,17 +124,17 @@ def test_an_epoch_is_there_when_every_rank_has_ended_it_or_is_past_it(
 
     append(epochs_of(run, 0), epoch_line(1, "train", 20), epoch_line(1, "test", 5))
     append(epochs_of(run, 1), epoch_line(1, "train", 12))
-    tables.look()
+    tables.update()
     assert epochs() == [(1, "train", 32)]
     append(epochs_of(run, 1), epoch_line(2, "train", 12))
-    tables.look()
+    tables.update()
     assert epochs() == [(1, "train", 32), (1, "test", 5)], "only rank 0 is tested"
 
 
 def test_tests_within_an_epoch_are_added_up_one_by_one(run: run_folder.RunFolder) -> None:
     for rank in (0, 1):
         append(epochs_of(run, rank), epoch_line(1, "test", 4), epoch_line(1, "test", 6))
-    GrowingTables(run.path, 2).look()
+    GrowingTables(run.path, 2).update()
     assert list(load_run(run.path).epochs["samples"]) == [8, 12]
     merge_ranks(run, 2)
     assert list(load_run(run.path).epochs["samples"]) == [8, 12]
@@ -163,9 +157,9 @@ def test_at_whatever_pace_the_end_is_what_all_ranks_made(
             made[rank] += 1
             append(steps_of(run, rank), step_line(1, made[rank], rank + 1, 2.0))
         if moment in looks:
-            tables.look()
+            tables.update()
             assert written(run) == [(1, step, 6) for step in range(1, min(made) + 1)]
-    tables.look()
+    tables.update()
     assert written(run) == [(1, step, 6) for step in range(1, min(made) + 1)]
     merge_ranks(run, 3)
     assert written(run) == [(1, step, 6) for step in range(1, min(made) + 1)]

@@ -12,7 +12,7 @@ from stepscope.analyze.rank_balance import ranks_of
 from stepscope.records import run_folder, schema
 from stepscope.records.run_reader import load_run
 from stepscope.supervisor.child_supervisor import Outcome
-from stepscope.supervisor.rank_merge import GONE, failed_peer, merge_ranks, outcome_of
+from stepscope.supervisor.rank_merge import KILLED, failed_peer, merge_ranks, outcome_of
 
 DONE, STOPPED, FAILED = schema.COMPLETED, schema.INTERRUPTED, schema.FAILED
 
@@ -74,7 +74,7 @@ def test_a_rank_of_earlier_that_failed_is_no_peer_of_fewer_ranks(run: run_folder
 
 def test_a_peer_that_never_had_a_folder_is_gone(run: run_folder.RunFolder) -> None:
     rank_of(run, 0, schema.RUNNING)
-    assert failed_peer(run.path, 0, world_size=2) == "rank 1 ended before it had a folder"
+    assert failed_peer(run.path, 0, world_size=2) == "rank 1 ended before it created its folder"
 
 
 def test_without_locks_a_peer_that_runs_is_not_taken_for_gone(
@@ -114,7 +114,7 @@ def test_the_ranks_of_a_run_are_told_by_number_and_not_by_how_many_there_are(
             (STOPPED, "stopped"),
             (FAILED, "rank 0: a fault"),
         ),
-        ((DONE, None), None, (FAILED, "2 ranks were wanted, 1 left a folder")),
+        ((DONE, None), None, (FAILED, "wanted 2 ranks, found the folders of 1")),
     ],
     ids=["the other lost its peer", "a peer lost before a restart is forgotten", "no folder"],
 )
@@ -144,9 +144,9 @@ def test_a_rank_that_was_cut_off_is_closed_as_told_with_its_exit_code(
     resumed = rank_of(run, 1, STOPPED, code=130)
     resumed.update_info(status=schema.RUNNING, process=1, exit_code=130)
     outcome = merged(run)
-    assert (outcome.status, outcome.exit_code) == (FAILED, GONE.exit_code)
+    assert (outcome.status, outcome.exit_code) == (FAILED, KILLED.exit_code)
     closed = load_run(resumed.path)
-    assert (closed.status, closed.info["exit_code"]) == (FAILED, GONE.exit_code)
+    assert (closed.status, closed.info["exit_code"]) == (FAILED, KILLED.exit_code)
 
 
 def test_a_rank_without_an_exit_code_is_a_fault(run: run_folder.RunFolder) -> None:

@@ -72,7 +72,9 @@ def outcome_of_ranks(run: run_folder.RunFolder, watch: ChildWatch, returncode: i
 
 def watch_of(made: run_folder.RunFolder, stops: int = 0, **known: Any) -> ChildWatch:
     """Return what a judge looks at."""
-    memory = SimpleNamespace(asked=False, killed=False, what_happened=lambda: "memory ran short")
+    memory = SimpleNamespace(
+        stop_requested=False, killed=False, what_happened=lambda: "memory ran short"
+    )
     seen = {
         "memory": memory,
         "outcome": None,
@@ -128,7 +130,7 @@ def test_a_rank_that_was_stopped_for_one_without_a_folder_has_failed(
     made = run_folder.create_rank(run.path, 0, "run", {})
     outcome = training_of(run, made).outcome(watch_of(made, stops=1), -signal.SIGKILL)
     assert (outcome.status, outcome.exit_code) == (schema.FAILED, 5)
-    assert "rank 1 ended before it had a folder" in str(outcome.reason)
+    assert "rank 1 ended before it created its folder" in str(outcome.reason)
     assert made.read_info()["exit_code"] == 5, "before the folder is closed"
     assert [event["event"] for event in load_run(made.path).events] == [schema.PEER_LOST]
 
@@ -159,7 +161,7 @@ def test_ranks_that_were_stopped_for_memory_ran_out_of_it(
 ) -> None:
     ranks_that_ended(run, schema.INTERRUPTED)
     watch = watch_of(run, stops, ready={"preparation_s": 1.0} if ready else None)
-    watch.memory.asked = asked  # type: ignore[misc]
+    watch.memory.stop_requested = asked  # type: ignore[misc]
     outcome = outcome_of_ranks(run, watch, 130)
     assert (outcome.status, outcome.exit_code) == ended
     assert ("with a checkpoint" in str(outcome.reason)) == says_checkpoint

@@ -18,22 +18,14 @@ from stepscope.analyze.findings.finding import RunView
 from stepscope.analyze.findings.rank_findings import straggler
 from stepscope.analyze.rank_balance import slowest_by_phase
 from stepscope.data.sample_order import EpochOrder, share_of
-from stepscope.errors import RequestError
-from stepscope.hardware.process import RankInfo
 from stepscope.meter.step_rows import EpochTiming
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.train.checkpoint import RankState, TrainingProgress, part_of_rank
-from stepscope.train.distributed import (
-    differences_from_one_process,
-    is_lost_peer,
-    refuse_disagreement,
-)
+from stepscope.train.distributed import differences_from_one_process, is_lost_peer
 from stepscope.train.epoch_plan import Position
 from stepscope.train.recorder import Tally
-
-PLACE = RankInfo(rank=1, world_size=2, run_id="here")
 
 
 @given(samples=st.integers(0, 10_000), world=st.integers(1, 64))
@@ -72,14 +64,11 @@ def saved(samples: int, hits: int) -> RankState:
     return RankState(TrainingProgress(Position(1, 3), timing, tally), torch.tensor(samples))
 
 
-def test_a_rank_goes_on_from_its_own_part_of_a_checkpoint() -> None:
-    ranks = [saved(48, 5), saved(47, 6)]
-    assert part_of_rank(ranks, 1, 2) is ranks[1]
-
-
 @pytest.mark.parametrize("world", [1, 3])
 def test_another_number_of_ranks_counts_every_sample_once(world: int) -> None:
-    parts = [part_of_rank([saved(48, 5), saved(47, 6)], rank, world) for rank in range(world)]
+    ranks = [saved(48, 5), saved(47, 6)]
+    assert part_of_rank(ranks, 1, 2) is ranks[1], "with as many as before, each has its own"
+    parts = [part_of_rank(ranks, rank, world) for rank in range(world)]
     first, *others = (part.progress for part in parts)
     assert first.timing.samples == first.tally.samples == 95
     assert first.tally.hits[0] == 11
@@ -98,21 +87,6 @@ def test_what_differs_from_one_process_is_named() -> None:
     assert differences_from_one_process(nn.SyncBatchNorm(2)) == []
     for layer in (nn.MultiheadAttention(4, 2, dropout=0.1), nn.LSTM(4, 4, 2, dropout=0.1)):
         assert differences_from_one_process(layer) == [dropout]
-
-
-def test_ranks_that_say_different_things_are_refused_with_what_differs() -> None:
-    alike = {"training samples": 320, "steps": 10}
-    refuse_disagreement([alike, dict(alike)], "found different data", "Give them the same")
-    with pytest.raises(RequestError) as refused:
-        refuse_disagreement(
-            [alike, {**alike, "training samples": 300}],
-            "found different data",
-            "Give them the same",
-        )
-    assert str(refused.value) == (
-        "the ranks found different data: training samples is 300 for rank 1 and 320 for rank 0. "
-        "Give them the same."
-    )
 
 
 def test_a_lost_peer_is_told_from_other_errors() -> None:

@@ -25,7 +25,7 @@ def rendezvous(out: Path, rank: int, restarts: int = 0) -> FolderRendezvous:
 
 def test_torchrun_decides_on_the_number_of_processes() -> None:
     assert spec_under_torchrun(RANK, RunSpec()).processes == 2
-    with pytest.raises(RequestError, match="torchrun has started 2"):
+    with pytest.raises(RequestError, match="torchrun started 2"):
         spec_under_torchrun(RANK, RunSpec(processes=4))
     with pytest.raises(RequestError, match="--processes"):
         spec_under_torchrun(RANK, RunSpec(memory_limit=2**30))
@@ -74,13 +74,13 @@ def test_who_answers_for_a_run_stops_when_it_is_forgotten(tmp_path: Path) -> Non
 def test_a_rank_whose_launcher_is_killed_stops_once(capsys: pytest.CaptureFixture[str]) -> None:
     with stop_signals() as signals:
         launcher = torchrun.Launcher(print)
-        launcher.look()
+        launcher.check()
         assert signals.stops == 0
         orphan = torchrun.Launcher(print, process=os.getppid() + 1)
-        orphan.look()
-        orphan.look()
+        orphan.check()
+        orphan.check()
         assert signals.stops == 1
-    assert capsys.readouterr().out.count("the launcher is gone") == 1
+    assert capsys.readouterr().out.count("the launcher has ended") == 1
 
 
 def test_a_rank_is_told_the_run_of_its_own_start_and_no_earlier_one(tmp_path: Path) -> None:

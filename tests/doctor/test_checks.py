@@ -129,5 +129,5 @@ def test_garbage_in_every_file_is_survived_with_reasons(tmp_path, tree):
 def test_the_medium_under_the_data_and_a_read_of_it_are_told(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 10_000)
     found = {check["name"]: check for check in check_storage(Path("/"), tmp_path)}
-    assert "1 files" in found["read_test"]["found"]
+    assert "1 file" in found["read_test"]["found"]
     assert found.keys() == {"storage", "read_test", "page_cache"}

@@ -67,9 +67,8 @@ class OnScriptedDevice(TrainingProcess):
     device: dict[str, Any]
 
     def start(self, messages: int, origin_ns: int) -> ChildProcess:
-        numbers = {"messages": messages, "parent": os.getpid(), "origin-ns": origin_ns}
-        folder = str(self.folder.path)
-        arguments = [folder, *(f"--{name}={value}" for name, value in numbers.items())]
+        numbers = map(str, (self.folder.path, messages, os.getpid(), origin_ns))
+        arguments = [*numbers, self.options.to_json()]
         environment = {**os.environ, "SCRIPTED_DEVICE": json.dumps(self.device)}
         forked = ForkServer().fork(CHILD, arguments, environment, pass_fds=[messages])
         return forked or subprocess.Popen(
@@ -109,7 +108,7 @@ def test_table_line_and_charts_show_the_pools(run: Run) -> None:
     table = bill_table(bill)
     assert "pool" in [column.header for column in table.columns]
     names = list(table.columns[0].cells)
-    assert names[-2:] == ["in all, host", "in all, device"]
+    assert names[-2:] == ["total, host", "total, device"]
     assert about_forecast(bill).startswith("memory forecast: host ")
     assert "; device 3" in about_forecast(bill)
     titles = [chart.title for chart in bill_waterfalls(bill)]
@@ -167,7 +166,7 @@ def test_the_guard_counts_what_is_held_of_a_device_that_shares_the_hosts_memory(
             (tmp_path / "memory.current").write_text(f"{200 * MIB}\n")
             guard.limit = MemoryLimit(400 * MIB, ControlGroup(tmp_path))
         guard.unified = unified
-        guard.look()
+        guard.check()
     assert (guard.seen.used_bytes > 100_000 * MIB) is unified
     assert guard.seen.used_bytes > 0
 

@@ -149,7 +149,7 @@ def test_a_batch_that_did_not_reach_the_training_is_a_failed_trial(trial: Trial)
     ("code", "reason"),
     [
         ("raise KeyError('no such thing')", "KeyError: 'no such thing'"),
-        ("print('wrong flag', flush=True); os._exit(3)", "exit code 3: wrong flag"),
+        ("print('wrong flag', flush=True); os._exit(3)", "exited with code 3: wrong flag"),
     ],
 )
 def test_a_script_that_fails_says_why(trial: Trial, code: str, reason: str) -> None:

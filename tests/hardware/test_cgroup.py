@@ -56,7 +56,7 @@ def test_the_next_group_is_tried_where_the_first_refuses(tmp_path, handed_over):
 
 def test_root_makes_no_group_in_one_that_was_not_handed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(MachineError, match="not handed over"):
+    with pytest.raises(MachineError, match="not delegated"):
         cgroup.make(512 * MIB, [tmp_path])
     assert list(tmp_path.iterdir()) == []
 

@@ -197,4 +197,4 @@ def test_files_that_go_away_during_a_run_are_a_change_and_no_fault(tmp_path):
 
 
 def test_a_machine_without_a_name_says_so(tmp_path):
-    assert "names this machine" in (board(tmp_path).reason or "")
+    assert "no name" in (board(tmp_path).reason or "")

@@ -107,14 +107,14 @@ def test_garbage_in_a_counter_is_refused_and_named(text, tmp_path):
     found = find_sensors(write_tree(Tree("broken", "", files), tmp_path))
     assert found.working == ()
     assert "energy_uj" in found.refused["rapl intel-rapl:0 package-0"]
-    assert "no energy sensor answers" in found.why_none
+    assert "energy_uj" in found.why_none
 
 
 def test_a_counter_that_is_gone_or_is_no_file_raises_with_its_path(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     package = next(each for each in find_sensors(root).working if each.domain == "package-0")
     (root / ZONE / "energy_uj").unlink()
-    with pytest.raises(SensorError, match=r"there is no .*energy_uj"):
+    with pytest.raises(SensorError, match=r"energy_uj does not exist"):
         package.read()
     (root / ZONE / "energy_uj").mkdir()
     with pytest.raises(SensorError, match="cannot be read"):

@@ -20,9 +20,9 @@ def test_what_ends_a_file_is_no_part_of_what_it_says(tmp_path):
 
 def test_a_file_that_is_not_there_is_named_in_the_reason(tmp_path):
     reading = read_text(tmp_path / "gone")
-    assert (reading.value, reading.reason) == (None, f"there is no {tmp_path / 'gone'}")
+    assert (reading.value, reading.reason) == (None, f"{tmp_path / 'gone'} does not exist")
     (tmp_path / "file").touch()
-    assert "there is no" in (read_text(tmp_path / "file" / "below").reason or "")
+    assert "does not exist" in (read_text(tmp_path / "file" / "below").reason or "")
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
@@ -87,7 +87,7 @@ def test_a_name_is_one_short_line_that_steers_no_terminal(tmp_path):
     file.write_text("Board\n\x1b[31m\u202ered\0")
     assert read_name(file).value == "Board �[31m�red"
     file.write_bytes(b"A" * 10_000_000)
-    assert "wanted a name, found 1,048,576 letters" in (read_name(file).reason or "")
+    assert "expected a name, found 1,048,576 characters" in (read_name(file).reason or "")
 
 
 @given(st.text(max_size=300))

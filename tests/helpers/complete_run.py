@@ -18,8 +18,8 @@ EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&{
 _STEPS = 40
 _BILL = {
     "items": {
-        "runtime": {"bytes": 300 * 2**20, "how": "measured", "note": ""},
-        "activations": {"bytes": 80 * 2**20, "how": "counted", "note": ""},
+        "runtime": {"bytes": 300 * 2**20, "how": "measured", "note": "", "pool": "host"},
+        "activations": {"bytes": 80 * 2**20, "how": "counted", "note": "", "pool": "host"},
     },
     "total_bytes": 380 * 2**20,
     "limit_bytes": 512 * 2**20,

@@ -35,7 +35,7 @@ class ScriptedMemory:
             raise RuntimeError("the device has failed")
         return Context(self.context_bytes, self.how, "by the script")
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self.asked.append("begin anew")
 
     def reserved_bytes(self) -> int:

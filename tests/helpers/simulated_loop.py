@@ -24,14 +24,11 @@ TRAIN, TEST, OTHER_LOADER = 1, 2, 3
 class Sheet:
     """A sink that keeps what it is given."""
 
-    steps: list[StepRow] = field(default_factory=list)
+    rows: list[StepRow] = field(default_factory=list)
     epochs: list[tuple[str, EpochTiming, float | None]] = field(default_factory=list)
 
-    def step(self, row: StepRow) -> None:
-        self.steps.append(row)
-
-    def plain_steps(self, rows: PlainRows) -> None:
-        self.steps += rows
+    def steps(self, rows: StepRow | PlainRows) -> None:
+        self.rows += rows if isinstance(rows, PlainRows) else [rows]
 
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
         self.epochs.append((split, timing, loss))
@@ -41,20 +38,20 @@ class Sheet:
 
     @property
     def lasted_ms(self) -> list[float]:
-        return [row.step_ns / MS for row in self.steps]
+        return [row.step_ns / MS for row in self.rows]
 
     @property
     def began_ms(self) -> list[float]:
-        return [row.start_ns / MS for row in self.steps]
+        return [row.start_ns / MS for row in self.rows]
 
     @property
     def numbers(self) -> list[tuple[int, int]]:
         """The epoch of every step, and its number in that."""
-        return [(row.epoch, row.step) for row in self.steps]
+        return [(row.epoch, row.step) for row in self.rows]
 
     @property
     def samples(self) -> list[int | None]:
-        return [row.samples for row in self.steps]
+        return [row.samples for row in self.rows]
 
     @property
     def splits(self) -> list[str]:
@@ -63,12 +60,12 @@ class Sheet:
     def phases_ms(self, step: int = 0) -> dict[str, float]:
         """The phases of a step that took any time."""
         names = ("data", "transfer", "forward", "backward", "optimizer", "other")
-        spent = self.steps[step].spent
+        spent = self.rows[step].spent
         return {name: ns / MS for name, ns in zip(names, spent, strict=True) if ns}
 
     def hold(self) -> None:
         """Check what holds for every loop: phases and steps account for the time of an epoch."""
-        for row in self.steps:
+        for row in self.rows:
             assert sum(row.spent) == row.step_ns, "phases partition a step"
         for timing in self.of("train"):
             parts_s = timing.loader_start_s + timing.steps_s + timing.loader_stop_s

@@ -63,7 +63,7 @@ def fork_server_of_this_process() -> ForkServer:
             os.dup2(nothing, stream)
         server._control.close()
         try:
-            fork_server.main(["--control", str(theirs.fileno()), "--parent", str(parent)])
+            fork_server.main([str(theirs.fileno()), str(parent)])
         finally:
             os._exit(0)
     theirs.close()

@@ -27,7 +27,7 @@ _AUTOSTART = str(script_child._AUTOSTART)
 _fork = ForkServer.fork
 _start_training = train_child.start_training
 _ask = ask_process._start
-_trace = script_child._start
+_trace = script_child.TracedScript.start
 _try_script = script_trial._start
 
 
@@ -82,7 +82,7 @@ def _starting(fork: Any, start: Any, ask: Any, trace: Any, try_script: Any) -> I
         mock.patch.object(ForkServer, "fork", fork),
         mock.patch.object(train_child, "start_training", start),
         mock.patch.object(ask_process, "_start", ask),
-        mock.patch.object(script_child, "_start", trace),
+        mock.patch.object(script_child.TracedScript, "start", trace),
         mock.patch.object(script_trial, "_start", try_script),
     ):
         yield
@@ -119,17 +119,11 @@ def _asked(
     return forked or _ask(module, question, environment, fork_server)
 
 
-def _traced(
-    request: script_child.TraceRequest,
-    path: Path,
-    output_to_stderr: bool,
-    messages: int,
-    origin_ns: int,
-) -> ChildProcess:
-    environment = script_child.environment_for(request, path, messages, origin_ns)
-    stdout = 2 if output_to_stderr else 1
-    forked = _fork_script(request, environment, messages, stdout, 2)
-    return forked or _trace(request, path, output_to_stderr, messages, origin_ns)
+def _traced(script: script_child.TracedScript, messages: int, origin_ns: int) -> ChildProcess:
+    environment = script_child.environment_for(script.request, script.path, messages, origin_ns)
+    stdout = 2 if script.output_to_stderr else 1
+    forked = _fork_script(script.request, environment, messages, stdout, 2)
+    return forked or _trace(script, messages, origin_ns)
 
 
 def _tried_script(

@@ -87,7 +87,9 @@ def write_sweep(
                     "status": "completed" if done else result,
                     "reason": None if done else "as the test wants it",
                     "run": run if done else None,
-                    "metrics": {"samples_per_s": result, "step_s": 0.5} if done else {},
+                    "metrics": {"samples_per_s": result, "step_s": 0.5, "dropped_epochs": [1]}
+                    if done
+                    else {},
                 }
             )
     path.mkdir(parents=True, exist_ok=True)

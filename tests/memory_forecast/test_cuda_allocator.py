@@ -39,21 +39,20 @@ def test_segments_are_those_of_the_rules(tensors_mib, reserved_mib):
     assert allocator.reserved_bytes == reserved_mib * MIB
 
 
-def test_a_hole_is_used_again_and_neighbours_become_one():
+@pytest.mark.parametrize(
+    ("made_mib", "freed", "then_mib", "reserved_mib"),
+    [
+        ([8, 8], [0, 1], 20, 20),  # neighbours become one hole
+        ([6, 14], [0], 7, 2 * 20),  # a hole between two tensors is too small
+    ],
+)
+def test_a_hole_is_reused_if_it_is_large_enough(made_mib, freed, then_mib, reserved_mib):
     allocator = CachingAllocator()
-    pieces = [allocator.take(8 * MIB), allocator.take(8 * MIB)]
-    for piece in pieces:
-        allocator.give_back(piece)
-    allocator.take(20 * MIB)
-    assert allocator.reserved_bytes == 20 * MIB
-
-
-def test_a_hole_between_two_tensors_is_too_small_for_a_larger_one():
-    allocator = CachingAllocator()
-    first, _ = allocator.take(6 * MIB), allocator.take(14 * MIB)
-    allocator.give_back(first)
-    allocator.take(7 * MIB)
-    assert allocator.reserved_bytes == 2 * 20 * MIB
+    pieces = [allocator.take(size * MIB) for size in made_mib]
+    for number in freed:
+        allocator.give_back(pieces[number])
+    allocator.take(then_mib * MIB)
+    assert allocator.reserved_bytes == reserved_mib * MIB
 
 
 @given(st.lists(st.tuples(sizes, st.booleans()), max_size=40))
@@ -93,15 +92,16 @@ def step_log(*activations_mib: int) -> StepLog:
     return StepLog(2, tuple(blocks), events, {FORWARD: len(made) - 1, BACKWARD: len(events)})
 
 
-def test_gradients_take_the_place_of_activations():
-    assert reserved_for(step_log(16), NO_OPTIMIZER) == (12 + 16) * MIB
+ADAM = OptimizerMemory(state=2.0, temporary=1.0)
 
 
-def test_state_and_temporaries_of_the_optimiser_come_on_top():
-    adam = OptimizerMemory(state=2.0, temporary=1.0)
-    assert reserved_for(step_log(16), adam) == (12 + 16 + 24 + 12) * MIB
-
-
-def test_state_that_lies_where_activations_were_makes_the_second_step_reserve_anew():
-    adam = OptimizerMemory(state=2.0, temporary=1.0)
-    assert reserved_for(step_log(64), adam) == (12 + 64 + 64) * MIB
+@pytest.mark.parametrize(
+    ("activations_mib", "optimizer", "reserved_mib"),
+    [
+        (16, NO_OPTIMIZER, 12 + 16),  # gradients take the place of activations
+        (16, ADAM, 12 + 16 + 24 + 12),  # state and temporaries come on top
+        (64, ADAM, 12 + 64 + 64),  # state where activations were: the second step reserves anew
+    ],
+)
+def test_steps_reserve_what_the_rules_give(activations_mib, optimizer, reserved_mib):
+    assert reserved_for(step_log(activations_mib), optimizer) == reserved_mib * MIB

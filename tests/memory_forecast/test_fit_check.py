@@ -86,11 +86,11 @@ def test_a_network_that_fails_when_recomputed_has_the_other_remedies_and_the_rea
     blocks = (nn.Sequential(nn.Linear(3072, 3072), nn.ReLU()) for _ in range(2))
     model = FailsWhenRecomputed(nn.Flatten(), *blocks, nn.Linear(3072, 10))
     spec = resolve(validate({"batch_size": 512, "memory_limit": "200MiB"}))
-    told = check_fit(spec, model).to_json()
-    assert told["fits"] is False
-    assert told["remedies_reason"].startswith("with activations recomputed, a small step failed")
-    assert "CUDA out of memory" in told["remedies_reason"]
-    assert [list(remedy["settings"]) for remedy in told["remedies"]][:1] == [["batch_size"]]
+    answer = check_fit(spec, model).to_json()
+    assert answer["fits"] is False
+    assert "--checkpoint-activations could not be tried" in answer["remedies_reason"]
+    assert "CUDA out of memory" in answer["remedies_reason"]
+    assert [list(remedy["settings"]) for remedy in answer["remedies"]][:1] == [["batch_size"]]
 
 
 def test_recomputing_for_a_while_leaves_the_network_as_it_was():
@@ -142,5 +142,5 @@ def test_a_limit_between_training_and_workers_holds_some_of_them_and_is_no_refus
     require_fit(none)
     too_little = checked(alone // 2)
     assert too_little.workers_that_fit is None
-    with pytest.raises(OutOfMemoryError, match="would take"):
+    with pytest.raises(OutOfMemoryError, match="--force starts it"):
         require_fit(too_little)

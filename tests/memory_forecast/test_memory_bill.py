@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,18 +35,14 @@ def test_the_fuller_pool_binds():
 
 def test_a_limit_of_nothing_binds_and_is_not_divided_by():
     bill = bill_of([1] * len(ITEMS), 0)
-    assert (bill.fits, bill.filled_share) == (False, math.inf)
+    assert not bill.fits
+    assert bill.filled_share > 1
     assert bill_of([0] * len(ITEMS), 0).filled_share == 0
 
 
-def test_the_limit_that_was_asked_for_binds_when_it_is_the_smallest():
+def test_the_smallest_limit_of_the_host_binds():
     assert host_limit(2**20) == Limit("--memory-limit", 2**20)
-
-
-def test_without_a_wish_the_machine_is_the_limit():
-    limit = host_limit(None)
-    assert limit.of in ("physical memory", "control group")
-    assert limit.bytes > 0
+    assert host_limit(None).of in ("physical memory", "control group")
 
 
 @given(st.integers(0, 2**40), st.integers(-(2**30), 2**30), st.integers(0, 2**40))

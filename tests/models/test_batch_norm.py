@@ -11,12 +11,6 @@ from stepscope.models.batch_norm import without_batch_norm
 from stepscope.models.registry import ZOO, build
 
 OF_IMAGES = [name for name, entry in ZOO.items() if entry.tokens is None]
-PARAMETERS_WITHOUT = {
-    "lenet": 62_006,
-    "vgg11_imagenet": 128_807_306,
-    "resnet18": 11_164_362,
-    "preact_resnet18": 11_164_362,
-}
 
 
 def inplace_layers(model: nn.Module) -> list[nn.Module]:
@@ -36,7 +30,6 @@ def test_no_batch_norm_remains_and_only_its_parameters_are_gone(name):
     gone = sum(p.numel() for norm in norms(with_norm) for p in norm.parameters())
     left = sum(p.numel() for p in model.parameters())
     assert left == sum(p.numel() for p in with_norm.parameters()) - gone
-    assert left == PARAMETERS_WITHOUT.get(name, left)
     assert list(model.buffers()) == []
     assert model(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
 
@@ -61,11 +54,6 @@ def test_without_batch_norm_no_zoo_network_overwrites_what_it_still_reads(name):
     with torch.no_grad():
         allocated = model(batch)
     torch.testing.assert_close(in_place.detach(), allocated, rtol=1e-4, atol=1e-4)
-
-
-def test_the_zoo_keeps_its_in_place_activations_without_batch_norm():
-    with torch.device("meta"):
-        assert inplace_layers(build("resnet18", classes=10, norm="none"))
 
 
 @pytest.mark.parametrize(

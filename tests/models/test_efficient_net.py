@@ -85,11 +85,11 @@ def test_every_design_can_be_built_and_gives_a_score_a_class(design):
 @pytest.mark.parametrize(
     ("written", "why"),
     [
-        ("", "is no part"),
-        ("net", "'net' is no part"),
+        ("", "is not part"),
+        ("net", "'net' is not part"),
         ("d1-1", "no widths"),
-        ("w16_w32", "says again"),
-        ("w16_plain_residual", "says again"),
+        ("w16_w32", "repeats the"),
+        ("w16_plain_residual", "repeats the"),
         ("w16-32_d1", "2 widths and 1 depths"),
         ("w16-32_d1-0", "1 to 32 blocks"),
         ("w0", "from 1 to 4,096"),
@@ -98,23 +98,19 @@ def test_every_design_can_be_built_and_gives_a_score_a_class(design):
         ("conv3_w16", "a stem is"),
         ("w16_k4", "kernels are 1, 3, 5, 7, found 4"),
         ("w1-1-1-1-1-1-1", "at most 6 stages"),
-        ("w16_se0", "'se0' is no part"),
-        ("w16_relu_silu", "says again"),
-        ("w16_drop100", "'drop100' is no part"),
+        ("w16_se0", "'se0' is not part"),
+        ("w16_relu_silu", "repeats the"),
+        ("w16_drop100", "'drop100' is not part"),
         ("w16-32-48_drop10-20", "2 for 3 stages"),
-        ("w16_mirror", "wants max or avg"),
-        ("conv2_w16_mirror_max", "wants max or avg"),
+        ("w16_mirror", "needs max or avg"),
+        ("conv2_w16_mirror_max", "needs max or avg"),
         ("s2d2_w15_mirror_max", "even widths"),
-        ("W16", "'W16' is no part"),
+        ("W16", "'W16' is not part"),
     ],
 )
 def test_a_name_that_is_no_design_is_refused_with_the_reason(written, why):
     with pytest.raises(RequestError, match=why):
         registry.check_name(PREFIX + written)
-
-
-def test_widths_alone_are_a_design():
-    assert read_design("efficient:w16-32") == EfficientDesign((16, 32), (1, 1))
 
 
 def test_a_stage_halves_both_sides_however_it_does_so():
@@ -161,16 +157,6 @@ def test_a_gate_weighs_whole_channels_by_their_means():
     assert ((weights > 0) & (weights < 1)).all()
     torch.testing.assert_close(weights, weights[:, :, :1, :1].expand_as(weights))
     torch.testing.assert_close(moved, gate(x).roll(1, dims=-1))
-
-
-def test_a_gate_costs_an_accelerator_next_to_nothing():
-    plain, gated = (
-        count_network(
-            registry.build(f"efficient:w16-32_d1-2_skip{more}", classes=4), (3, 32, 32), "x"
-        )
-        for more in ("", "_se8")
-    )
-    assert plain.macs < gated.macs < 1.001 * plain.macs
 
 
 def test_the_last_layer_sees_means_or_means_and_what_is_largest():
@@ -225,11 +211,5 @@ def test_a_mirrored_network_learns_half_of_the_weights_and_costs_the_same():
         for model in (plain, mirrored)
     ]
     assert convolutions[0] == 2 * convolutions[1]
-    counted = [count_network(model, (3, 32, 32), "x").macs for model in (plain, mirrored)]
+    counted = [count_network(model, (3, 32, 32), "x")["macs"] for model in (plain, mirrored)]
     assert counted[0] - counted[1] == 16 * 4  # of the last layer, which has half as many features
-
-
-def test_without_batch_norm_it_trains_all_the_same():
-    model = registry.build("efficient:conv2_w8-16_residual_avg_drop10", classes=2, norm="none")
-    model(torch.rand(2, 3, 32, 32)).sum().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())

@@ -55,12 +55,6 @@ def test_every_parameter_gets_a_finite_gradient():
         assert bool(parameter.grad.isfinite().all()), name
 
 
-def test_the_same_seed_draws_the_same_weights():
-    weights = [small(seed=seed).network.classifier.weight for seed in (0, 0, 1)]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-
-
 def test_a_text_that_is_too_long_is_told_of():
     with pytest.raises(ValueError, match=r"at most 512 tokens, found 513"):
         small()(tokens(513))
@@ -161,7 +155,7 @@ def test_what_pre_training_has_besides_is_not_taken(checkpoint):
     [
         ({"num_hidden_layers": 24}, r"num_hidden_layers is 24 there and 4 here"),
         ({"normalization_type": "no_norm"}, r"normalization_type is no_norm there and layer_norm"),
-        ({"model_type": "bert"}, r"wanted a checkpoint of mobilebert, .* says 'bert'"),
+        ({"model_type": "bert"}, r"wanted a checkpoint of mobilebert, .* has 'bert'"),
     ],
 )
 def test_a_checkpoint_of_another_network_is_refused(checkpoint, changes, message):
@@ -172,7 +166,10 @@ def test_a_checkpoint_of_another_network_is_refused(checkpoint, changes, message
 
 @pytest.mark.parametrize(
     ("shape", "message"),
-    [((64, 32), r"of 8192x64, it is 64x32; 1 of \d+ tensors do not fit"), (None, r"there is none")],
+    [
+        ((64, 32), r"of shape \(8192, 64\), found \(64, 32\); 1 of \d+ tensors do not fit"),
+        (None, r"found none"),
+    ],
 )
 def test_a_tensor_that_does_not_fit_or_is_missing_is_named(checkpoint, shape, message):
     name = "mobilebert.embeddings.word_embeddings.weight"
@@ -192,13 +189,13 @@ def test_a_pickle_is_refused_with_the_reason_and_never_opened(tmp_path):
             return (Path.touch, (tmp_path / "opened",))  # type: ignore[return-value]
 
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(RequestError, match=r"found pytorch_model\.bin: a pickle, which may run"):
+    with pytest.raises(RequestError, match=r"found pytorch_model\.bin\. Pickles may run code"):
         check_weights(SMALL, tmp_path)
     assert not (tmp_path / "opened").exists()
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):
-    with pytest.raises(RequestError, match=r"is a folder without model\.safetensors"):
+    with pytest.raises(RequestError, match=r"is a folder without it"):
         check_weights(SMALL, tmp_path)
     with pytest.raises(RequestError, match=r"nowhere is no folder"):
         check_weights(SMALL, tmp_path / "nowhere")

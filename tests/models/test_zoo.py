@@ -8,24 +8,6 @@ from torch import nn
 
 from stepscope.models.registry import ZOO, build
 
-PARAMETERS_AND_CONVOLUTIONS = {
-    "lenet": (62_006, 2),
-    "vgg11": (9_231_114, 8),
-    "vgg11_imagenet": (128_807_306, 8),
-    "resnet18": (11_173_962, 20),
-    "resnet50": (23_520_842, 53),
-    "preact_resnet18": (11_171_146, 20),
-    "resnext29_2x64d": (9_128_778, 31),
-    "mobilenet": (3_217_226, 27),
-    "mobilenetv2": (2_296_922, 57),
-    "mobilenetv2_imagenet": (3_504_872, 52),
-    "resnet18_imagenet": (11_689_512, 20),
-    "resnet50_imagenet": (25_557_032, 53),
-    "efficient-accurate": (372_434, 6),
-    "efficient-small": (173_578, 5),
-    "mobilebert": (24_845_570, 0),
-    "mobilebert-small": (950_274, 0),
-}
 OF_IMAGES = [name for name in ZOO if ZOO[name].tokens is None]
 # Made small enough to be quick; 64 keeps the last batch norm of the ImageNet layouts above 1x1.
 SIDES = {"resnet18_imagenet": 64, "resnet50_imagenet": 64, "mobilenetv2_imagenet": 64}
@@ -40,18 +22,6 @@ def on_paper(name: str, **options: int) -> nn.Module:
 def images(name: str) -> torch.Tensor:
     side = SIDES.get(name, 32)
     return torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
-
-
-def test_the_table_covers_the_whole_zoo():
-    assert set(PARAMETERS_AND_CONVOLUTIONS) == set(ZOO)
-
-
-@pytest.mark.parametrize("name", ZOO)
-def test_parameters_and_convolutions_are_those_of_the_table(name):
-    model = on_paper(name)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
-    assert (parameters, convolutions) == PARAMETERS_AND_CONVOLUTIONS[name]
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)

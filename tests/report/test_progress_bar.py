@@ -120,7 +120,7 @@ def test_elsewhere_there_is_never_an_escape_code(clock):
         "  ".join(FIGURES),
         "epoch 1: 10.8 s, loss 1.875, accuracy 31.2 %",
         "a line of the training",
-        "stopping after this step; once more to stop at once",
+        "stopping after this step; press Ctrl-C again to stop at once",
     ]
 
 
@@ -131,7 +131,7 @@ def test_elsewhere_there_is_never_an_escape_code(clock):
 def test_lost_workers_are_a_line_of_their_own(left, words):
     message = {"type": "workers", "from": left + 1, "to": left, "reason": "worker (pid 7) is gone"}
     text = shown(message, terminal=False)
-    assert text == f"data loader: worker (pid 7) is gone; going on with {words}\n"
+    assert text == f"data loader: worker (pid 7) is gone; continuing with {words}\n"
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -20,17 +20,6 @@ def test_a_quantile_interpolates_between_its_neighbours(share, value):
     assert quantile([1.0, 2.0, 3.0, 4.0, 10.0], share) == pytest.approx(value)
 
 
-def test_every_quantile_of_one_value_is_that_value():
-    assert {quantile([7.0], share) for share in (0.0, 0.3, 0.5, 0.99, 1.0)} == {7.0}
-
-
-def test_a_quantile_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="of nothing"):
-        quantile([], 0.5)
-    with pytest.raises(ValueError, match="of nothing"):
-        median([])
-
-
 @given(numbers)
 def test_the_median_is_the_standard_library_s_and_needs_no_order(values):
     assert median(values) == pytest.approx(statistics.median(values))

@@ -17,6 +17,7 @@ from stepscope.stats import (
     median,
     ratio_of_rounds,
     ratio_of_sets,
+    rounds_needed,
     t_quantile,
     tie,
     verdict,
@@ -52,19 +53,6 @@ sets = st.lists(rates, min_size=3, max_size=10)
 )
 def test_t_is_the_one_of_the_printed_table(degrees, confidence, t):
     assert t_quantile(degrees, confidence) == pytest.approx(t, abs=6e-4)
-
-
-@given(st.integers(1, 300), st.floats(0.5, 0.999), st.floats(0.5, 0.999))
-def test_more_confidence_needs_a_larger_t_and_more_degrees_a_smaller(degrees, one, other):
-    low, high = sorted((one, other))
-    assert t_quantile(degrees, low) <= t_quantile(degrees, high)
-    assert t_quantile(degrees + 1, high) <= t_quantile(degrees, high) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(("degrees", "confidence"), [(0, 0.95), (3, 1.0), (3, -0.1), (3, math.nan)])
-def test_a_t_that_does_not_exist_is_refused(degrees, confidence):
-    with pytest.raises(ValueError, match="degree of freedom"):
-        t_quantile(degrees, confidence)
 
 
 # --- worked cases ---------------------------------------------------------------------------------
@@ -107,9 +95,6 @@ def test_one_run_a_side_gives_a_ratio_but_nothing_to_tell_by(compare):
     assert verdict(found) == "cannot tell"
     assert compare([], []) is None
     assert verdict(None) == "cannot tell"
-
-
-def test_one_run_against_many_cannot_tell():
     assert verdict(ratio_of_sets([100.0], [200.0, 201.0, 199.0])) == "cannot tell"
 
 
@@ -251,16 +236,42 @@ def test_equal_sets_are_called_different_at_most_once_in_20(noise, ours, theirs)
     assert wrong / PLAYED <= AT_MOST_1_IN_20
 
 
-def test_a_planted_50_percent_is_found_every_time_in_six_rounds():
+@pytest.mark.parametrize("slowdown", [0.5, 1 / 3])
+def test_a_large_slowdown_is_found_every_time_in_six_rounds(slowdown):
     random = Random(4)
     for _ in range(PLAYED):
-        baseline, slower = play_rounds(random, normal, others=1, slowdown=0.5)
+        baseline, slower = play_rounds(random, normal, others=1, slowdown=slowdown)
         assert verdict(ratio_of_rounds(baseline, slower)) == "slower"
         assert verdict(ratio_of_rounds(slower, baseline)) == "faster"
 
 
-def test_taking_half_as_long_again_is_found_every_time_in_six_rounds():
-    random = Random(5)
+# --- how many rounds a slowdown needs -------------------------------------------------------------
+
+
+def share_found(noise: float, slowdown: float, rounds: int) -> float:
+    random = Random(99)
+    found = 0
     for _ in range(PLAYED):
-        baseline, slower = play_rounds(random, normal, others=1, slowdown=1 / 3)
-        assert verdict(ratio_of_rounds(baseline, slower)) == "slower"
+        other = [(1 - slowdown) * math.exp(random.gauss(0, noise)) for _ in range(rounds)]
+        found += verdict(ratio_of_rounds([1.0] * rounds, other)) == "slower"
+    return found / PLAYED
+
+
+@pytest.mark.parametrize(("noise", "slowdown"), [(0.03, 0.05), (0.06, 0.05), (0.12, 0.2)])
+def test_with_that_many_rounds_it_is_found_four_times_in_five(noise, slowdown):
+    rounds = rounds_needed(noise, slowdown)
+    assert share_found(noise, slowdown, rounds) >= 0.8 - 0.04
+    assert share_found(noise, slowdown, rounds - 1) < 0.8 + 0.04
+
+
+def test_more_noise_smaller_slowdowns_more_power_and_more_confidence_need_more_rounds():
+    usual = rounds_needed(0.06)
+    more = [
+        rounds_needed(0.12),
+        rounds_needed(0.06, slowdown=0.03),
+        rounds_needed(0.06, power=0.95),
+        rounds_needed(0.06, confidence=0.99),
+    ]
+    assert all(rounds is not None and rounds > usual for rounds in more)
+    assert rounds_needed(0) == 3
+    assert rounds_needed(3.0, most=50) is None

@@ -92,7 +92,7 @@ def test_a_prepared_run_is_told_to_measure_the_prepared_machine(
     apply(changes({"governor": "performance"}, root), root)
     _, prepared = peak_for({"spec": {}, "environment": environment})
     assert "prepared" not in str(plain)
-    assert "in the state that it is prepared in" in str(prepared)
+    assert "prepared machine" in str(prepared)
     assert str(prepared).endswith("stepscope doctor --apply, then stepscope doctor --peaks")
 
 

@@ -54,7 +54,7 @@ def test_any_text_is_conditions_or_a_wrong_request(text: str) -> None:
         ("governor", "wanted NAME=VALUE"),
         ("governor=", "wanted NAME=VALUE"),
         ("fan=max,fan=0", "twice"),
-        (" , ", "wanted conditions such as"),
+        (" , ", "wanted NAME=VALUE"),
     ],
 )
 def test_a_requirement_that_cannot_be_read_says_what_was_wanted(text: str, said: str) -> None:
@@ -85,7 +85,7 @@ def test_what_is_not_met_is_named_all_of_it_with_what_to_do(tmp_path: Path) -> N
 
 def test_what_this_machine_cannot_tell_is_not_met(tmp_path: Path) -> None:
     root = write_tree(VIRTUAL_MACHINE, tmp_path)
-    with pytest.raises(MachineError, match=r"cannot tell: .*Leave out what cannot be had"):
+    with pytest.raises(MachineError, match=r"unknown on this machine: .*Leave out"):
         check_requirements("governor=performance", root)
 
 

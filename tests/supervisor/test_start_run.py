@@ -37,14 +37,9 @@ def test_how_much_is_swapped_out_when_a_run_begins_is_recorded(loaded):
     assert 0 <= environment["swap_used_bytes"] <= environment["swap_bytes"]
 
 
-def test_one_that_is_done_is_left_as_it_is(loaded):
-    path, outcome = start_run.resume(loaded.path, SilentListener())
-    assert (path, outcome.exit_code) == (loaded.path, 0)
-
-
 def test_a_trace_cannot_go_on(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "kind": "trace"}))
-    with pytest.raises(RequestError, match="only a run can go on"):
+    with pytest.raises(RequestError, match="only a run can be resumed"):
         start_run.resume(tmp_path, SilentListener())
 
 

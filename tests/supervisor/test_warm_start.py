@@ -33,40 +33,21 @@ def train(path: Path, server: ForkServer | None, **changed: object) -> Outcome:
     return training.run({}, TrialRequest(path, SilentListener(), None, server))
 
 
-def young_children() -> list[psutil.Process]:
-    """Return the processes that were started last: servers were there before."""
-    children = psutil.Process().children()
-    return [max(children, key=psutil.Process.create_time)]
-
-
-def test_a_forked_training_is_our_child_in_a_session_of_its_own(
+def test_a_killed_forked_training_is_our_child_and_ends_as_one_that_was_started(
     server: ForkServer, tmp_path: Path
 ) -> None:
     sessions: list[int] = []
 
-    class Looking(SilentListener):
-        def message(self, message: dict[str, object]) -> None:
-            if message["type"] == "ready":
-                sessions.extend(os.getsid(each.pid) for each in young_children())
-
-    training = TrainingWorkload({**SHORT, "workers": 1}, quick=True)
-    outcome = training.run({}, TrialRequest(tmp_path / "run", Looking(), None, server))
-    assert outcome.status == schema.COMPLETED
-    assert len(sessions) == 1
-    assert sessions[0] != os.getsid(0)
-
-
-def test_a_forked_training_that_is_killed_is_told_as_one(
-    server: ForkServer, tmp_path: Path
-) -> None:
     class Killing(SilentListener):
         def message(self, message: dict[str, object]) -> None:
-            if message["type"] == "ready":
-                for each in young_children():
-                    each.kill()
+            if message["type"] == "ready":  # servers were there before it
+                child = max(psutil.Process().children(), key=psutil.Process.create_time)
+                sessions.append(os.getsid(child.pid))
+                child.kill()
 
-    training = TrainingWorkload(SHORT, quick=True)
+    training = TrainingWorkload({**SHORT, "workers": 1}, quick=True)
     outcome = training.run({}, TrialRequest(tmp_path / "run", Killing(), None, server))
+    assert sessions != [os.getsid(0)]
     assert outcome.status == schema.FAILED
     assert "SIGKILL" in str(outcome.reason)
     assert train(tmp_path / "next", server).result["instrument"]["forked"]
@@ -100,7 +81,7 @@ def test_without_its_server_a_training_is_started_from_nothing_and_is_the_same(
     server._process.kill()
     server._process.wait()
     outcomes.append(train(tmp_path / "started", server))
-    assert "gone" in str(server.reason)
+    assert "fork server" in str(server.reason)
     assert [each.status for each in outcomes] == [schema.COMPLETED] * 2
     assert [each.result["instrument"]["forked"] for each in outcomes] == [True, False]
     forked, started = (load_run(tmp_path / name) for name in ("forked", "started"))

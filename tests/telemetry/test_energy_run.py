@@ -77,11 +77,10 @@ def test_a_run_tells_its_joules_by_domain_and_a_counter_that_goes_is_an_event(
     energy: dict[str, Any] = run.summary["energy"]
     assert counts(energy["domains"]["package-0"], 0.4) > counts(energy["domains"]["psys"], 0.6) > 0
     (failed,) = energy["failed"]
-    assert (failed["domain"], failed["next"]) == ("psys", None)
-    assert "there is no" in failed["reason"]
-    package_j, psys_j = (energy["domains"][name]["joules"] for name in ("package-0", "psys"))
-    assert max(package_j, psys_j) < run.summary["energy_j"] < package_j + psys_j
-    assert [each["domains"] for each in energy["covers_by_time"]] == [["psys"], ["package-0"]]
+    assert failed["domain"] == "psys"
+    assert "energy_uj" in failed["reason"]
+    assert energy["covers"] == ["package-0"]
+    assert run.summary["energy_j"] == energy["domains"]["package-0"]["joules"]
     assert energy["idle_w"] is not None
     assert "is charging" in energy["refused"]["battery BAT0"]
     assert "rapl intel-rapl:1 psys" in (run.path / "report.html").read_text()
@@ -97,7 +96,7 @@ def test_energy_off_reads_no_sensor_and_says_so(
     assert done.code == 0, done.err
     summary = done.json["summary"]
     assert (summary["energy_j"], summary["energy"]) == (None, None)
-    assert summary["absent"]["energy_j"] == "not asked for: --energy auto"
+    assert summary["absent"]["energy_j"] == "not requested: --energy auto"
     run = load_run(stepscope.folder / "runs/latest")
     assert len(run.energy) == 0
     assert not any(event["event"].startswith("energy") for event in run.events)

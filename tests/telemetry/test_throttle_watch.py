@@ -44,17 +44,17 @@ class Machine:
         """Look once a second, at these clocks in kHz and busy CPUs."""
         for time_s, (khz, busy) in enumerate(loads, begin_s):
             self.clocks("scaling_cur_freq", khz)
-            self.look(float(time_s), busy)
+            self.check(float(time_s), busy)
 
     def trip(self, zone: str, kind: str, celsius: float) -> None:
         (folder,) = (each.folder for each in find_zones(self.root) if each.kind == zone)
         (folder / "trip_point_0_type").write_text(f"{kind}\n")
         (folder / "trip_point_0_temp").write_text(f"{round(celsius * 1000)}\n")
 
-    def look(self, time_s: float, busy: float = 1.0, **celsius: float) -> None:
+    def check(self, time_s: float, busy: float = 1.0, **celsius: float) -> None:
         zones = {zone.kind.replace("-", "_"): zone for zone in find_zones(self.root)}
         heat_c = {zones[kind]: degrees for kind, degrees in celsius.items()}
-        self.watch.look(time_s, busy, heat_c, COOL)
+        self.watch.check(time_s, busy, heat_c, COOL)
 
 
 @pytest.fixture
@@ -109,20 +109,11 @@ def test_a_clock_that_more_busy_cpus_share_is_held_against_theirs(nano: Machine)
     assert (event["time_s"], event["from"], event["to"]) == (10.0, 3200.0, 2000.0)
 
 
-def test_a_limit_that_is_lowered_is_an_event(nano: Machine) -> None:
-    nano.look(0.0)
-    nano.clocks("scaling_max_freq", 918_000)
-    nano.look(1.0)
-    nano.look(2.0)
-    (event,) = nano.events
-    assert (event["what"], event["from"], event["to"]) == ("clock limit", 1479.0, 918.0)
-
-
 def test_heat_at_a_trip_point_is_an_event_that_says_from_what_to_what(tmp_path: Path) -> None:
     machine = Machine(write_tree(JETSON_NANO, tmp_path))
     machine.trip("CPU-therm", "passive", 70.0)
     for time_s, celsius in enumerate((45.0, 60.0, 69.5, 71.0, 60.0, 60.0, 60.0)):
-        machine.look(float(time_s), CPU_therm=celsius)
+        machine.check(float(time_s), CPU_therm=celsius)
     began, ended = machine.events
     assert began == {
         "event": "throttling",
@@ -139,9 +130,9 @@ def test_heat_at_a_trip_point_is_an_event_that_says_from_what_to_what(tmp_path: 
 
 def test_a_zone_is_held_against_its_own_trip_point(nano: Machine) -> None:
     nano.trip("GPU-therm", "passive", 60.0)
-    nano.look(0.0, CPU_therm=75.0, GPU_therm=50.0)
+    nano.check(0.0, CPU_therm=75.0, GPU_therm=50.0)
     assert nano.events == []
-    nano.look(1.0, CPU_therm=75.0, GPU_therm=60.0)
+    nano.check(1.0, CPU_therm=75.0, GPU_therm=60.0)
     (event,) = nano.events
     assert (event["zone"], event["from"], event["to"]) == ("GPU-therm", 50.0, 60.0)
 
@@ -151,9 +142,9 @@ def test_a_trip_point_that_slows_nothing_down_is_none(
     kind: str, trip_c: float, nano: Machine
 ) -> None:
     nano.trip("CPU-therm", kind, trip_c)
-    nano.look(0.0, CPU_therm=75.0)
+    nano.check(0.0, CPU_therm=75.0)
     assert nano.events == []
-    nano.look(1.0, CPU_therm=90.0)
+    nano.check(1.0, CPU_therm=90.0)
     (event,) = nano.events
     assert event["limit"] == 90.0
 
@@ -174,10 +165,10 @@ def test_two_processors_are_two_zones_though_of_one_type(tmp_path: Path) -> None
 def test_the_processors_own_count_of_throttling_is_an_event_when_it_grows(tmp_path: Path) -> None:
     machine = Machine(write_tree(LAPTOP, tmp_path))
     count = machine.root / ("sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count")
-    machine.look(0.0)
+    machine.check(0.0)
     count.write_text("43\n")
     for time_s in (1.0, 2.0, 3.0, 4.0):
-        machine.look(time_s)
+        machine.check(time_s)
     began, ended = machine.events
     assert (began["what"], began["from"], began["to"]) == ("throttle count", 52, 55)
     assert ended["lasted_s"] == 1.0
@@ -186,19 +177,24 @@ def test_the_processors_own_count_of_throttling_is_an_event_when_it_grows(tmp_pa
 def test_a_device_that_is_held_back_says_by_what(nano: Machine) -> None:
     held = DeviceFigures(99.0, 900.0, 83.0, ("heat (driver)", "power cap"), index=1)
     for time_s, device in enumerate((held, COOL, COOL, COOL)):
-        nano.watch.look(float(time_s), 1.0, {}, device)
+        nano.watch.check(float(time_s), 1.0, {}, device)
     assert [event["event"] for event in nano.events] == ["throttling", "throttling_ended"]
     assert nano.events[0]["reasons"] == "heat (driver), power cap (GPU 1)"
 
 
-def test_a_file_that_turns_to_garbage_or_goes_is_no_throttling(nano: Machine) -> None:
-    nano.look(0.0)
+def test_a_limit_that_is_lowered_is_an_event_and_an_unreadable_file_is_none(nano: Machine) -> None:
+    nano.check(0.0)
+    nano.clocks("scaling_max_freq", 918_000)
+    nano.check(1.0)
+    nano.check(2.0)
+    (event,) = nano.events
+    assert (event["what"], event["from"], event["to"]) == ("clock limit", 1479.0, 918.0)
     for file in nano.root.glob(f"{POLICY.format('*')}/scaling_max_freq"):
         file.write_text("garbage")
     for file in nano.root.glob(f"{POLICY.format('*')}/scaling_cur_freq"):
         file.unlink()
-    nano.look(1.0)
-    assert nano.events == []
+    nano.check(3.0)
+    assert nano.events == [event]
 
 
 def test_the_figures_of_a_board_are_its_hottest_zone_and_its_gpu(nano: Machine) -> None:
@@ -213,13 +209,6 @@ def test_the_figures_of_a_board_are_its_hottest_zone_and_its_gpu(nano: Machine) 
     assert around.read(1.0, 0.9) != {}
 
 
-def test_a_machine_that_tells_nothing_leaves_the_figures_empty(tmp_path: Path) -> None:
-    machine = Machine(write_tree(VIRTUAL_MACHINE, tmp_path))
-    around = Surroundings(machine.root, machine.record, lambda: None)
-    assert set(around.read(0.0, 0.0).values()) == {None}
-    assert (machine.watched, machine.events) == ([], [])
-
-
 @pytest.mark.parametrize(
     ("tree", "watched"),
     [
@@ -229,11 +218,12 @@ def test_a_machine_that_tells_nothing_leaves_the_figures_empty(tmp_path: Path) -
     ],
     ids=lambda each: getattr(each, "name", ""),
 )
-def test_what_a_machine_lets_be_watched_is_told_at_the_first_look(
+def test_what_can_be_watched_is_recorded_at_the_first_check(
     tree: Tree, watched: list[str], tmp_path: Path
 ) -> None:
     machine = Machine(write_tree(tree, tmp_path))
     around = Surroundings(machine.root, machine.record, lambda: None)
-    around.read(0.0, 0.0)
+    figures = around.read(0.0, 0.0)
     around.read(5.0, 5.0)
-    assert machine.watched == watched
+    assert (machine.watched, machine.events) == (watched, [])
+    assert (set(figures.values()) == {None}) == (not watched)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import pytest
@@ -148,7 +148,10 @@ def test_each_sample_that_is_trained_on_is_counted_once(trace, case: str):
 
 @pytest.mark.parametrize("case", TIMED)
 def test_a_phase_lasts_as_long_as_timers_placed_by_hand_say(trace, case: str):
-    """In most steps: what else the machine does may come between two clocks in some."""
+    """In a quarter of the steps or more: a wrong boundary would show in all of them.
+
+    In some, the machine runs another process between the script's clock and ours.
+    """
     run, rows = trace(case).run, trace(case).said("timers")
     # Our own work between steps falls into one of the timers, and into none of our phases.
     own_s = run.info["instrument"]["overhead_per_step_s"]
@@ -156,8 +159,8 @@ def test_a_phase_lasts_as_long_as_timers_placed_by_hand_say(trace, case: str):
     for phase in PHASES:
         by_hand_s = [row[phase] for row in rows]
         pairs = zip(run.steps[f"{phase}_s"], by_hand_s, strict=True)
-        difference_s = median(traced_s - hand_s for traced_s, hand_s in pairs)
-        if abs(difference_s) > max(0.05 * median(by_hand_s), 0.1e-3) + own_s:
+        difference_s = quantiles([abs(traced_s - hand_s) for traced_s, hand_s in pairs], n=4)[0]
+        if difference_s > max(0.05 * median(by_hand_s), 0.1e-3) + own_s:
             off_s[phase] = difference_s
     assert off_s == {}
 

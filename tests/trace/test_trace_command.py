@@ -120,7 +120,7 @@ def test_what_a_script_sees_and_says_is_what_python_would_give_it(
     watched = subprocess.run(person.stepscope.command("trace", *arguments), **options)
     assert watched.stdout == plain.stdout
     assert watched.returncode == 1, watched.stderr
-    assert b"no training step was seen" in watched.stderr
+    assert b"without a training step" in watched.stderr
 
 
 def test_a_persons_own_sitecustomize_still_runs(person: Person) -> None:
@@ -134,8 +134,8 @@ def test_a_persons_own_sitecustomize_still_runs(person: Person) -> None:
 
 ENDINGS = {
     "raises": ("def f(): return {}['missing']\nf()", 1, "failed", "KeyError: 'missing'"),
-    "says why": ("import sys; sys.exit('no data here')", 1, "failed", "exit code 1"),
-    "code 3": ("raise SystemExit(3)", 3, "failed", "exit code 3"),
+    "says why": ("import sys; sys.exit('no data here')", 1, "failed", "code 1"),
+    "code 3": ("raise SystemExit(3)", 3, "failed", "code 3"),
     "syntax": ("print('never')\ndef broken(:\n    pass\n", 1, "failed", "SyntaxError"),
     "import": ("import nothing_of_that_name", 1, "failed", "nothing_of_that_name"),
     "recursion": ("def f(n): return f(n + 1)\nf(0)", 1, "failed", "RecursionError"),
@@ -143,8 +143,8 @@ ENDINGS = {
     "killed": ("import os; os.kill(os.getpid(), 9)", 137, "failed", "SIGKILL"),
     "interrupted": ("raise KeyboardInterrupt", 130, "interrupted", "interrupted"),
     "memory": ("raise MemoryError('too much')", 1, "out_of_memory", "MemoryError"),
-    "empty": ("", 1, "completed", "no training step"),
-    "leaves": ("import os; os._exit(0)", 1, "completed", "no training step"),
+    "empty": ("", 1, "completed", "without a training step"),
+    "leaves": ("import os; os._exit(0)", 1, "completed", "without a training step"),
     "latin": ("x = '\xe9'", 1, "failed", "SyntaxError"),
 }
 
@@ -167,7 +167,7 @@ def test_wrong_requests_are_refused_before_anything_runs(person: Person) -> None
     (person.folder / "empty").mkdir()
     (person.folder / "file").write_text("")
     for arguments, words in (
-        ([], "give a script"),
+        ([], "no script given"),
         (["nowhere.py"], "no such script: nowhere.py"),
         (["empty"], "without a __main__.py"),
         (["--out", "file/runs", script], "cannot make a run folder"),
@@ -347,7 +347,7 @@ print([open(file.name).read() for file in own] == [""] * 16)
     assert answer.out == "True\n", "nothing of ours is in the files that took the numbers of ours"
     assert "Traceback" not in answer.err
     assert answer.code == 1
-    assert "its end was not seen" in answer.err
+    assert "end of the script was not seen" in answer.err
 
 
 def test_a_script_that_removes_its_run_folder_goes_on_unharmed(person: Person) -> None:
@@ -364,7 +364,7 @@ def test_a_script_that_becomes_another_program_is_said_to_have_done_so(person: P
     code += "os.execv(sys.executable, [sys.executable, __file__, 'again'])"
     answer = person.trace(person.write(code))
     assert (answer.code, answer.out) == (1, "again\n")
-    assert "its end was not seen" in answer.err
+    assert "end of the script was not seen" in answer.err
 
 
 def test_a_disk_that_fills_up_ends_neither_script_nor_folder(person: Person) -> None:
@@ -422,7 +422,7 @@ def test_what_kept_us_from_watching_is_told_and_the_script_goes_on(person: Perso
     answer = person.trace(person.write(BEGIN + UNREADABLE_LOSS + "print('went on')"))
     assert answer.code == 70
     assert answer.out.startswith("went on")
-    assert "could not be watched to its end: nobody reads me" in answer.err
+    assert "recording stopped early: nobody reads me" in answer.err
     assert "Traceback" not in answer.err
 
 

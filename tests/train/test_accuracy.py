@@ -17,6 +17,7 @@ def test_a_hand_worked_batch():
         [[9.0, 8, 7, 6, 5, 4, 3], [9.0, 8, 7, 6, 5, 4, 3], [1.0, 2, 3, 4, 5, 6, 7]]
     )
     hits = AccuracyCounter(CPU)
+    assert hits.glance() is None
     hits.add(scores, torch.tensor([0, 2, 1]))  # first, third, sixth
     assert hits.total() == [1, 0, 1, 0, 0]
     assert hits.glance() == pytest.approx(1 / 3)
@@ -46,7 +47,3 @@ def test_counting_goes_on_from_what_was_counted_before():
     hits.add(torch.tensor([[1.0, 0, 0, 0, 0]]), torch.tensor([0]))
     assert hits.total() == [4, 2, 1, 0, 0]
     assert hits.glance() == pytest.approx(4 / 8)
-
-
-def test_nothing_counted_has_no_accuracy():
-    assert AccuracyCounter(CPU).glance() is None

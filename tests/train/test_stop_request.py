@@ -38,23 +38,17 @@ def test_a_signal_is_remembered_until_the_step_is_done(stop):
 
 def test_a_wait_for_a_batch_that_never_comes_is_ended_by_the_signal(stop):
     never = queue.Queue()
-    batches = iter(never.get, None)
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    assert stop.next_batch(batches) is None
+    with stop:
+        never.get()
     assert stop.requested
+    assert not stop.waiting
 
 
-def test_no_batch_is_taken_once_a_stop_was_asked_for(stop):
-    stop.requested = True
-    batches = iter([1, 2])
-    assert stop.next_batch(batches) is None
-    assert next(batches) == 1
-
-
-def test_without_a_request_batches_come_to_their_end(stop):
-    batches = iter([1, 2])
-    assert [stop.next_batch(batches) for _ in range(3)] == [1, 2, None]
-    assert not stop.at_rest
+def test_an_error_while_waiting_is_not_taken_for_a_stop(stop):
+    with pytest.raises(ValueError, match="broken"), stop:
+        raise ValueError("broken")
+    assert not stop.waiting
 
 
 @pytest.mark.skipif(

@@ -79,7 +79,7 @@ def test_memory_is_forecast_for_the_longest_text_that_may_come(train, settings):
     train(**asked, workers=1, max_steps=1, messages=messages)
     forecast = next(each for each in messages if each["type"] == "forecast")["forecast"]
     assert forecast["items"]["batch"]["bytes"] == 10 * (16 + 1) * 8
-    assert forecast["items"]["batch"]["note"].startswith("10 texts of 16 tokens")
+    assert forecast["items"]["batch"]["note"].startswith("10 texts of up to 16 tokens")
     assert forecast["items"]["dataset"]["note"] == "56 texts"
     assert forecast["items"]["workers"]["bytes"] > 0
     assert forecast["items"]["parameters"]["bytes"] > 950_274 * 4
@@ -136,10 +136,10 @@ SMALL = {"model": "mobilebert-small"}
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"model": "lenet"}, "model lenet takes images, and the samples of text are texts"),
+        ({"model": "lenet"}, "model lenet takes images, but the samples of text are texts"),
         (
             {**SMALL, "data": "shapes"},
-            "model mobilebert-small takes texts, and the samples of shapes are images",
+            "model mobilebert-small takes texts, but the samples of shapes are images",
         ),
         ({**SMALL, "source": "local"}, "source: texts are small"),
         ({**SMALL, "page_cache": "cold"}, "source: texts are small"),

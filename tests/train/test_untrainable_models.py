@@ -39,8 +39,8 @@ def without_parameters(num_classes: int) -> nn.Module:
         (number, "int"),
         (other_images, "fails on images of 3x32x32"),
         (no_scores, r"\(2, 3072\)"),
-        (frozen, "no parameter that could be trained"),
-        (without_parameters, "no parameter that could be trained"),
+        (frozen, "no trainable parameter"),
+        (without_parameters, "no trainable parameter"),
     ],
 )
 def test_what_cannot_be_trained_is_a_wrong_request(train, network, said):

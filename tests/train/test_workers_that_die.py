@@ -109,9 +109,9 @@ def test_a_person_is_told_and_the_run_completes(stepscope, tiny):
     assert answer.code == 0, answer.err
     assert answer.json["status"] == "completed"
     assert answer.json["summary"]["samples"] == 320
-    told = [line for line in answer.err.splitlines() if "going on with" in line]
+    told = [line for line in answer.err.splitlines() if "continuing with" in line]
     assert len(told) == 1, answer.err
     assert told[0].startswith("data loader: worker (pid ")
-    assert told[0].endswith("was killed by SIGKILL; going on with 1 worker instead of 2")
+    assert told[0].endswith("was killed by SIGKILL; continuing with 1 worker instead of 2")
     assert "Traceback" not in answer.err
     assert closes(load_run(stepscope.folder / "runs/latest"))

@@ -1,9 +1,4 @@
-"""What is a training bound by?
-
-`bound_by` names the bottleneck from the figures of one setting; `data_stalls` divides the time of a
-sample by running the same training on synthetic data, from memory and from its source. All figures
-are seconds of a mean step after start-up (`sweep_summary.steady_steps`).
-"""
+"""What is a training bound by? All figures are seconds of a mean step after start-up."""
 
 from __future__ import annotations
 
@@ -26,17 +21,13 @@ _WAIT_WITH_WORKERS = 0.1
 _WAIT_WITHOUT = 0.5
 _MUCH = 0.3  # of a step, for what should be next to nothing
 _MOSTLY = 0.5
+_SLOWED_LOADING = 1.5  # beside other workers, of a batch that is not waited for
 _READS_BYTES_PER_S = 1e6
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The figures of one setting, and what is known about its loading.
-
-    `alone` has the figures of the same training without workers, `from_memory` with its data in
-    memory; `read_bytes_per_s` is the disk reads of its processes. `reads_files` is False for data
-    in memory, None where unknown.
-    """
+    """The figures of one setting; `alone` is without workers, `from_memory` with data in memory."""
 
     figures: StepFigures
     workers: int
@@ -48,14 +39,15 @@ class Evidence:
 
 
 def bound_by(evidence: Evidence) -> tuple[Bound, str]:
-    """Name what binds, and say why."""
+    """Return what binds a training, and why."""
     step_s = evidence.figures["step_s"]
     if not step_s:
         return "unclear", "no step was measured"
     waiting = wait_share(evidence.figures)
-    said = f"a step of {format_duration(step_s)} waits {format_share(waiting)} of it for data"
     bound, why = _waiting(evidence) if lags(waiting, evidence.workers) else _busy(evidence, step_s)
-    return bound, f"{said}; {why}"
+    return bound, (
+        f"{format_share(waiting)} of a step of {format_duration(step_s)} waits for data; {why}"
+    )
 
 
 def wait_share(figures: StepFigures) -> float:
@@ -69,7 +61,7 @@ def lags(waiting: float, workers: int) -> bool:
 
 
 def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
-    """Name the bottleneck of a training that hardly waits for its loader."""
+    """Return the bottleneck of a training that hardly waits for its loader."""
     figures = evidence.figures
     phases: tuple[tuple[str, float | None, Bound], ...] = (
         ("transfer", figures["transfer_s"], "transfer"),
@@ -78,41 +70,39 @@ def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
     for phase, took_s, bound in phases:
         share = (took_s or 0.0) / step_s
         if share > _MUCH:
-            return bound, f"{format_share(share)} goes into {phase}"
-    slowed = slowed_by_workers(evidence)
-    if slowed is not None and slowed > SLOWED:
+            return bound, f"{phase} takes {format_share(share)}"
+    beside_s = compute_s(figures)
+    alone_s = compute_s(evidence.alone) if evidence.alone and evidence.workers else None
+    if beside_s and alone_s and beside_s > SLOWED * alone_s:
         return "contention", (
-            f"the network takes {slowed:.2f} times as long beside {evidence.workers} workers as "
-            f"without any: they share {evidence.cpus} CPUs"
+            f"the network takes {beside_s / alone_s:.2f} times as long with {evidence.workers} "
+            f"workers as without: they share {evidence.cpus} CPUs"
         )
-    return "compute", "the rest is the network and its optimiser"
+    return "compute", "the network and its optimiser take the rest"
 
 
 def _waiting(evidence: Evidence) -> tuple[Bound, str]:
-    """Name the bottleneck of a training whose loader does not keep up."""
-    load_s = evidence.figures["load_s"]
+    """Return the bottleneck of a training whose loader does not keep up."""
+    load_s, load_cpu_s = evidence.figures["load_s"], evidence.figures["load_cpu_s"]
     if not load_s:
-        return "unclear", "what the loader did meanwhile was not seen"
-    fetched = _fetched_share(evidence, load_s)
-    made = f"a batch takes {format_duration(load_s)} to make"
-    if fetched is not None and fetched > _MOSTLY:
-        return "storage", f"{made}, {format_share(fetched)} of it to read the samples"
-    cpu_share = (evidence.figures["load_cpu_s"] or 0.0) / load_s
-    idle = cpu_share < _MOSTLY
-    made += f", {format_share(cpu_share)} of it on a CPU"
-    if fetched is None and idle and _reads_much(evidence):
-        return "storage", f"{made}, while a disk was read from"
-    if idle and _lacks_cores(evidence):
-        return "contention", f"{made}: workers and the network wait for {evidence.cpus} CPUs"
-    return "preprocessing", made
-
-
-def slowed_by_workers(evidence: Evidence) -> float | None:
-    """Return the time of the network beside workers over its time without any."""
-    if evidence.alone is None or evidence.workers == 0:
-        return None
-    beside, alone = compute_s(evidence.figures), compute_s(evidence.alone)
-    return beside / alone if beside and alone else None
+        return "unclear", "the loader's work was not recorded"
+    loads = f"a batch takes {format_duration(load_s)} to load"
+    # The share of a batch's loading time that vanishes with the samples in memory.
+    from_memory_s = evidence.from_memory["load_s"] if evidence.from_memory else None
+    reading = max(0.0, 1 - from_memory_s / load_s) if from_memory_s else None
+    if reading is not None and reading > _MOSTLY:
+        return "storage", f"{loads}, {format_share(reading)} of it to read the samples"
+    cpu_share = (load_cpu_s or 0.0) / load_s
+    loads += f", {format_share(cpu_share)} of it on a CPU"
+    if cpu_share >= _MOSTLY:
+        return "preprocessing", loads
+    reads_disk = (evidence.read_bytes_per_s or 0.0) > _READS_BYTES_PER_S
+    if reading is None and reads_disk and evidence.reads_files is not False:
+        return "storage", f"{loads}, while a disk was read"
+    alone_s = evidence.alone["load_s"] if evidence.alone and evidence.workers else None
+    if alone_s and load_s > _SLOWED_LOADING * alone_s:
+        return "contention", f"{loads}: workers and the network compete for {evidence.cpus} CPUs"
+    return "preprocessing", loads
 
 
 def compute_s(figures: StepFigures) -> float | None:
@@ -120,25 +110,6 @@ def compute_s(figures: StepFigures) -> float | None:
     parts = (figures["forward_s"], figures["backward_s"], figures["optimizer_s"])
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
-
-
-def _fetched_share(evidence: Evidence, load_s: float) -> float | None:
-    """Return the share of a batch's loading time that vanishes with the samples in memory."""
-    from_memory_s = None if evidence.from_memory is None else evidence.from_memory["load_s"]
-    return max(0.0, 1 - from_memory_s / load_s) if from_memory_s else None
-
-
-def _reads_much(evidence: Evidence) -> bool:
-    if evidence.reads_files is False:
-        return False
-    return (evidence.read_bytes_per_s or 0.0) > _READS_BYTES_PER_S
-
-
-def _lacks_cores(evidence: Evidence) -> bool:
-    """Return whether workers take more than 1.5 times as long for a batch as without others."""
-    alone_s = None if evidence.alone is None else evidence.alone["load_s"]
-    load_s = evidence.figures["load_s"]
-    return bool(alone_s and load_s and evidence.workers and load_s > 1.5 * alone_s)
 
 
 # --- Data stalls
@@ -152,11 +123,9 @@ _LITTLE = 0.1  # of the time, lost to sharing the cores
 def data_stalls(
     ways: Mapping[Way, StepFigures], samples_a_step: float, workers: int
 ) -> StallsSummary:
-    """Combine the figures of the three ways, each in seconds of a mean step.
+    """Divide the step from the source by the figures of the three ways.
 
-    All parts belong to the step from the source and add up to it. The other two ways divide its
-    waiting time, and show the time of the network without a loader beside it. A rate is None where
-    there is nothing of its kind to do.
+    A rate is None where there is nothing of its kind to do.
     """
     synthetic, memory, source = ways["synthetic"], ways["memory"], ways["source"]
     total_s, base_s = _known(source["step_s"]), _known(synthetic["data_s"])
@@ -192,10 +161,10 @@ def data_stalls(
             "more_workers": total_s / network_s,
             "faster_storage": total_s / (total_s - fetching_s),
         },
-        "why": f"of the time of a sample from its source, {format_share(network_s / total_s)} "
-        f"is the network; {format_share(lost['preprocessing'])} is lost "
-        f"waiting for preprocessing, {format_share(lost['fetching'])} for fetching, "
-        f"{format_share(lost['contention'])} to sharing the cores",
+        "why": f"the network takes {format_share(network_s / total_s)} of a step; waiting for "
+        f"preprocessing takes {format_share(lost['preprocessing'])}, for storage "
+        f"{format_share(lost['fetching'])}, and sharing the CPUs "
+        f"{format_share(lost['contention'])}",
     }
 
 

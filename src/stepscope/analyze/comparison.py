@@ -1,24 +1,21 @@
 """Which is faster, and how certain is that? Sides of a comparison against the first, the baseline.
 
-Settings of one sweep are compared round by round, over the rounds that both have. All other sides
-are compared as independent sets of runs, which cannot separate a difference of settings from a
-machine that was slower that day. With several sides against one baseline, each interval is widened
-so that all of them hold together with 95 % confidence.
+Settings of one sweep are compared round by round, all other sides as independent sets of runs. With
+several sides, each interval is widened so that all of them hold together with 95 % confidence.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from stepscope.analyze.comparison_sides import NODE, MeasuredSide, Side, as_text, in_rounds
+from stepscope.analyze.findings import RunView, warnings_on_steps
 from stepscope.analyze.run_summary import TEMPERATURES, flat_environment
 from stepscope.analyze.throttled_time import throttled_on_one_side
-from stepscope.analyze.throughput import OF_A_SUMMARY, doubts_about, step_times
 from stepscope.records import schema
-from stepscope.records.sweep_folder import Sweep
 from stepscope.records.types import (
     ComparedFigures,
     Difference,
@@ -56,33 +53,23 @@ _Distinct = dict[str, list[Any]]  # by name, the different values that the runs 
 
 
 def changed_settings(baseline: Side, other: Side) -> Differences:
-    """Return the settings in which two sides differ, with their values on either side.
-
-    For two settings of one sweep, those are the axes that the sweep varied.
-    """
+    """Return the settings in which two sides differ; for one sweep, the axes that it varied."""
     if in_rounds(baseline, other):
         return _differences(_distinct([baseline.values or {}]), _distinct([other.values or {}]))
     return _differences(_settings(baseline), _settings(other), without=_LABELS)
 
 
-def environment_differences(baseline: Side, other: Side) -> Differences:
-    """Return the differences of the machines that no setting explains."""
-    asked = changed_settings(baseline, other)
-    both = (_environments(baseline), _environments(other))
-    return _differences(*both, without=_OF_THE_MOMENT | asked.keys())
-
-
-def mixtures_in(side: Side) -> list[str]:
-    """Return sentences on how the runs of one side differ among themselves."""
-    sentences = []
+def _mixtures_in(side: Side) -> list[str]:
+    """Return warnings on how the runs of one side differ among themselves."""
+    warnings = []
     for what, found, without in (
-        ("were asked for with different", _settings(side), _BY_DESIGN),
-        ("ran on different", _environments(side), _OF_THE_MOMENT),
+        ("have different settings", _settings(side), _BY_DESIGN),
+        ("ran in different environments", _environments(side), _OF_THE_MOMENT),
     ):
         mixed = [name for name, values in found.items() if len(values) > 1 and name not in without]
         if mixed:
-            sentences.append(f"its runs {what} {', '.join(mixed)}")
-    return sentences
+            warnings.append(f"its runs {what}: {', '.join(mixed)}")
+    return warnings
 
 
 def as_sentence(differences: Differences) -> str:
@@ -122,135 +109,111 @@ def _differences(
     for name in {**baseline, **other}:
         ours, theirs = baseline.get(name, [None]), other.get(name, [None])
         if name not in without and ours != theirs:
-            found[name] = {"baseline": _unwrapped(ours), "other": _unwrapped(theirs)}
+            first, second = (each[0] if len(each) == 1 else each for each in (ours, theirs))
+            found[name] = {"baseline": first, "other": second}
     return found
-
-
-def _unwrapped(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else values
 
 
 # --- The sweep that would decide an open comparison
 
 
-_OF_A_SCRIPT = ("name", "out", "max_steps")
-_HIDDEN = "***"  # a redacted secret
-
-
-def command_for(baseline: Side, others: Sequence[Side], rounds: int) -> str | None:
-    """Return the command of a sweep of these sides with so many rounds; None if there is none.
-
-    No sweep compares runs that differ in more than one setting, or that different programs made.
-    """
-    sides = [baseline, *others]
-    if baseline.sweep is None:
-        return _as_a_sweep(sides, rounds)
-    if all(in_rounds(baseline, side) for side in others):
-        return _again(baseline.sweep, sides, rounds)
-    return None
-
-
-def _as_a_sweep(sides: Sequence[Side], rounds: int) -> str | None:
-    """Return a sweep over the one setting in which built-in trainings differ."""
-    axes = {key for side in sides[1:] for key in changed_settings(sides[0], side)}
-    runs = [each.run for side in sides for each in side.runs if each.run]
-    if len(axes) != 1 or any(run.info.get("kind") != "run" for run in runs):
+def _command_for(sides: Sequence[Side], rounds: int) -> str | None:
+    """Return the command of a sweep of these sides; None where no single sweep compares them."""
+    sweep, script = sides[0].sweep, ""
+    flags: RecordedSpec
+    over: dict[str, Sequence[Any]]
+    if sweep is None:
+        axes = {key for side in sides[1:] for key in changed_settings(sides[0], side)}
+        runs = [each.run for side in sides for each in side.runs if each.run]
+        if len(axes) != 1 or any(run.info.get("kind") != "run" for run in runs):
+            return None
+        over = {axis: [run.spec.get(axis) for run in runs] for axis in axes}
+        fields = RunSpec.model_fields
+        flags = {
+            key: value
+            for key, value in runs[0].spec.items()
+            if key in fields and key not in ("name", "out") and value != fields[key].default
+        }
+    else:
+        over = dict(sweep.info.get("over") or {})
+        if not over or not all(in_rounds(sides[0], side) for side in sides):
+            return None
+        if len(over) == 1:
+            over = {axis: [(side.values or {})[axis] for side in sides] for axis in over}
+        flags = {**(sweep.info.get("spec") or {}), "mode": sweep.info.get("mode")}
+        if recorded := sweep.info.get("script"):
+            flags = {key: recorded.get(key) for key in ("name", "out", "max_steps")}
+            module = recorded.get("module")
+            target = ["-m", module] if module else [str(recorded["script"])]
+            script = f" -- {shlex.join([*target, *map(str, recorded.get('arguments') or ())])}"
+    # A redacted secret, and None, cannot be given on a command line.
+    if "***" in script or any(None in values for values in over.values()):
         return None
-    (axis,) = axes
-    values = [run.spec.get(axis) for run in runs]
-    if None in values:  # None cannot be given as a flag
-        return None
-    fields = RunSpec.model_fields
-    flags = {
-        key: value
-        for key, value in runs[0].spec.items()
-        if key in fields and key not in ("name", "out", axis) and value != fields[key].default
-    }
-    return _written(flags, {axis: values}, rounds)
-
-
-def _again(sweep: Sweep, sides: Sequence[Side], rounds: int) -> str | None:
-    """Repeat a recorded sweep; with one axis, only the values that are compared."""
-    info, over = sweep.info, sweep.info.get("over")
-    if not over:
-        return None
-    if len(over) == 1:
-        over = {axis: [(side.values or {})[axis] for side in sides] for axis in over}
-    script = info.get("script")
-    if script is None:
-        mode = {} if info.get("mode") == "train" else {"mode": info.get("mode")}
-        asked = {key: value for key, value in (info.get("spec") or {}).items() if key not in over}
-        return _written({**asked, **mode}, over, rounds)
-    words = [str(word) for word in script.get("arguments") or ()]
-    if any(_HIDDEN in word for word in words):
-        return None
-    target = ["-m", script["module"]] if script.get("module") else [str(script["script"])]
-    flags = {key: script.get(key) for key in _OF_A_SCRIPT}
-    return f"{_written(flags, over, rounds)} -- {shlex.join([*target, *words])}"
-
-
-def _written(flags: RecordedSpec, over: Mapping[str, Sequence[Any]], rounds: int) -> str:
-    named = {key: value for key, value in flags.items() if value is not None}
-    axes = [
+    named = {key: value for key, value in flags.items() if value is not None and key not in over}
+    if named.get("mode") == "train":
+        del named["mode"]
+    axes_text = [
         f"--over {shlex.quote(axis + '=' + ','.join(dict.fromkeys(map(as_text, values))))}"
         for axis, values in over.items()
     ]
-    words = ["stepscope sweep", as_flags(named), *axes, f"--repeats {rounds}"]
-    return " ".join(word for word in words if word)
+    words = ["stepscope sweep", as_flags(named), *axes_text, f"--repeats {rounds}"]
+    return " ".join(filter(None, words)) + script
 
 
 # --- Figures of one side
 
 
+_UNSTEADY = {"drift": "drift", "too_noisy": "are noisy"}
+
+
 def figures_of(side: Side) -> ComparedFigures:
     """Return medians over the runs of a side, None where no run has the figure, and warnings."""
-    lost = sum(map(_has_lost_workers, side.runs))
+    lost = 0
+    for each in side.runs:
+        events = [event["event"] for event in each.run.events] if each.run else []
+        lost += bool(each.metrics.get("workers_lost")) or "workers_fallback" in events
     lost_workers = [f"{lost} of {len(side.runs)} runs lost loader workers"] if lost else []
     recorded = [each.figures for each in side.runs]
+    phases = [p for each in side.runs if each.run and (p := each.run.summary.get("phases"))]
     rate = interval_of(side.rates) if side.runs else None
     return {
         "name": side.name,
         "runs": len(side.runs),
         "samples_per_s": None if rate is None else cast("RateInterval", rate._asdict()),
         "step_s": known_median(map(_step_s, side.runs)),
-        "phases": _phases(side),
+        "phases": {name: median([each[name]["share"] for each in phases]) for name in schema.PHASES}
+        if phases
+        else None,
         "peak_memory_bytes": known_median(each.get("peak_memory_bytes") for each in recorded),
         "test_accuracy": known_median(each.get("test_accuracy") for each in recorded),
-        "warnings": [*side.left_out, *mixtures_in(side), *lost_workers, *_doubts(side)],
+        "warnings": [
+            *side.left_out,
+            *_mixtures_in(side),
+            *lost_workers,
+            *_warnings_on_steps(side),
+        ],
     }
 
 
-def _has_lost_workers(measured: MeasuredSide) -> bool:
-    """Return whether a run continued with fewer loader workers than configured."""
-    recorded = measured.metrics.get("workers_lost")
-    if recorded is not None or measured.run is None:
-        return bool(recorded)
-    return any(event["event"] == "workers_fallback" for event in measured.run.events)
-
-
-def _doubts(side: Side) -> list[str]:
+def _warnings_on_steps(side: Side) -> list[str]:
     """Warn of runs whose steps drift or are noisy, with one of them as an example."""
     found: dict[str, list[str]] = {}
     for run in (each.run for each in side.runs if each.run):
-        for doubt, how in doubts_about(run).items():
-            found.setdefault(doubt, []).append(f"{run.path.name}: {how}")
+        for finding in warnings_on_steps(run):
+            example = f"{run.path.name}: {finding.evidence[0]}"
+            found.setdefault(_UNSTEADY[finding.name], []).append(example)
     return [
-        f"steps {doubt} in {len(examples)} of {len(side.runs)} runs ({examples[0]})"
-        for doubt, examples in found.items()
+        f"steps {problem} in {len(examples)} of {len(side.runs)} runs ({examples[0]})"
+        for problem, examples in found.items()
     ]
 
 
 def _step_s(measured: MeasuredSide) -> float | None:
-    times = step_times(measured.run) if measured.run else []
-    return median(times) if times else measured.metrics.get("step_s")
+    view = RunView(measured.run) if measured.run else None
+    return view.median_s if view and view.step_s else measured.metrics.get("step_s")
 
 
-def _phases(side: Side) -> dict[str, float] | None:
-    seen = [each.run.summary.get("phases") for each in side.runs if each.run]
-    known = [phases for phases in seen if phases]
-    if not known:
-        return None
-    return {phase: median([phases[phase]["share"] for phases in known]) for phase in schema.PHASES}
+# --- Sides against the baseline
 
 
 CONFIDENCE = 0.95  # of all statements of one comparison together
@@ -274,11 +237,7 @@ class Against:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All sides against the baseline.
-
-    For an open question, `rounds` is the number of rounds that would decide it, and `offer` the
-    command that runs them, if there is one.
-    """
+    """All sides against the baseline; `offer` runs the `rounds` that would decide what is open."""
 
     baseline: ComparedFigures
     others: list[Against]
@@ -292,12 +251,12 @@ def compare(sides: Sequence[Side]) -> Comparison:
     baseline, *others = sides
     confidence = confidence_of_each(len(others), CONFIDENCE)
     compared = [_against(baseline, other, confidence) for other in others]
-    rounds = max(filter(None, map(_rounds_that_would_tell, compared)), default=None)
-    offer = None if rounds is None else command_for(baseline, others, rounds)
+    rounds = max(filter(None, map(_rounds_that_decide, compared)), default=None)
+    offer = None if rounds is None else _command_for(sides, rounds)
     return Comparison(figures_of(baseline), compared, confidence, rounds, offer)
 
 
-def _rounds_that_would_tell(compared: Against) -> int | None:
+def _rounds_that_decide(compared: Against) -> int | None:
     more = compared.runs_each + 1
     if compared.verdict == CANNOT_TELL:
         return max(_USUAL_ROUNDS, more)
@@ -313,10 +272,7 @@ def slowdown_is_excluded(compared: Against) -> bool:
 
 
 def slower_than(compared: Against, most_slowdown: float) -> bool | None:
-    """Return whether a side certainly loses more than this share of the baseline's throughput.
-
-    True: the whole interval is below. False: the whole interval is not. None: undecided.
-    """
+    """Return whether the whole interval is below this loss of throughput; None if undecided."""
     ratio = compared.ratio
     if ratio is None or ratio.low is None or ratio.high is None:
         return None
@@ -326,22 +282,19 @@ def slower_than(compared: Against, most_slowdown: float) -> bool | None:
 
 
 def _against(baseline: Side, other: Side, confidence: float) -> Against:
-    ratio = _ratio(baseline, other, confidence)
-    noise = ratio.noise if ratio else None
-    runs_each = ratio.rounds if ratio else None
-    differs = environment_differences(baseline, other)
-    warnings = _warnings_about_both(baseline, other)
+    ratio, warnings = _ratio(baseline, other, confidence), _warnings_about_both(baseline, other)
+    changed = changed_settings(baseline, other)
+    environments = (_environments(baseline), _environments(other))
+    differs = _differences(*environments, without=_OF_THE_MOMENT | changed.keys())
     if differs:
         warnings.append(f"ran in another environment: {as_sentence(differs)}")
+    runs_each, needed = min(len(baseline.runs), len(other.runs)), None
+    if ratio is not None:
+        runs_each = runs_each if ratio.rounds is None else ratio.rounds
+        if ratio.noise is not None:
+            needed = rounds_needed(ratio.noise, SOUGHT_SLOWDOWN, confidence=confidence)
     return Against(
-        figures_of(other),
-        ratio,
-        verdict(ratio),
-        changed_settings(baseline, other),
-        differs,
-        min(len(baseline.runs), len(other.runs)) if runs_each is None else runs_each,
-        None if noise is None else rounds_needed(noise, SOUGHT_SLOWDOWN, confidence=confidence),
-        warnings,
+        figures_of(other), ratio, verdict(ratio), changed, differs, runs_each, needed, warnings
     )
 
 
@@ -350,8 +303,10 @@ def _ratio(baseline: Side, other: Side, confidence: float) -> Ratio | None:
         return None
     if not in_rounds(baseline, other):
         return ratio_of_sets(baseline.rates, other.rates, confidence)
-    ours, theirs = baseline.rate_by_round, other.rate_by_round
-    shared = sorted(ours.keys() & theirs.keys())
+    ours, theirs = (
+        {each.round: each.samples_per_s for each in side.runs} for side in (baseline, other)
+    )
+    shared = [each for each in ours if each in theirs]
     return ratio_of_rounds(
         [ours[each] for each in shared], [theirs[each] for each in shared], confidence
     )
@@ -366,21 +321,20 @@ def _on_other_nodes(baseline: Side, other: Side) -> bool:
 def _warnings_about_both(baseline: Side, other: Side) -> list[str]:
     warnings = []
     if _on_other_nodes(baseline, other):
-        warnings.append("was made on another kind of node, so it is not compared")
-    paths = [{each.run.path for each in side.runs if each.run} for side in (baseline, other)]
-    if paths[0] & paths[1]:
-        named = ", ".join(sorted(path.name for path in paths[0] & paths[1]))
-        warnings.append(f"shares runs with the baseline, which hides a difference: {named}")
-    bases = [{each.basis for each in side.runs} - {OF_A_SUMMARY} for side in (baseline, other)]
-    if all(bases) and len(bases[0] | bases[1]) > 1:
-        by_side = [" and ".join(sorted(each)) for each in bases]
-        warnings.append(f"throughput is of {by_side[1]}, the baseline's of {by_side[0]}")
+        warnings.append("ran on another kind of node, so it is not compared")
     runs = [[each.run for each in side.runs if each.run] for side in (baseline, other)]
+    if shared := {run.path for run in runs[0]} & {run.path for run in runs[1]}:
+        named = ", ".join(sorted(path.name for path in shared))
+        warnings.append(f"shares runs with the baseline, which hides a difference: {named}")
+    bases = [{each.basis for each in side.runs} for side in (baseline, other)]
+    if all(bases) and len(bases[0] | bases[1]) > 1:
+        ours, theirs = (" and ".join(sorted(each)) for each in bases)
+        warnings.append(f"its throughput is from {theirs}, the baseline's from {ours}")
     if (throttled := throttled_on_one_side(*runs)) is not None:
         warnings.append(throttled)
     if not in_rounds(baseline, other) and min(len(baseline.runs), len(other.runs)) > 1:
         warnings.append(
-            "was not run in rounds with the baseline: a machine that was slower meanwhile looks "
+            "not run in rounds with the baseline, so a machine that was slower meanwhile looks "
             "like a difference"
         )
     return warnings

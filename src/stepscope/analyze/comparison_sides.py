@@ -29,12 +29,12 @@ from stepscope.stats import Interval, interval_of
 
 def settings_of(sweep: Sweep) -> list[Setting]:
     """List the settings of a sweep in the order in which they were requested."""
-    asked = sweep.info.get("settings") or []
+    order = sweep.info.get("settings") or []
     found: list[Setting] = []
     for trial in sweep.trials:
         if trial.values not in found:
             found.append(trial.values)
-    return sorted(found, key=lambda each: asked.index(each) if each in asked else len(asked))
+    return sorted(found, key=lambda each: order.index(each) if each in order else len(order))
 
 
 def find_setting(sweep: Sweep, text: str) -> Setting:
@@ -70,20 +70,17 @@ def as_text(value: object) -> str:
 
 NODE = "node"
 _NOT_YET = "none yet"
-_OWN_MACHINE = "the machine that the sweep was begun on"
+_OWN_MACHINE = "the machine that started the sweep"
 
 
 def kinds_of(sweep: Sweep) -> dict[str, str]:
-    """Return a letter for each kind of node, in the order of their first trials.
-
-    Empty if all trials ran on one kind, or if nodes were to be mixed.
-    """
+    """Return a letter for each kind of node; {} if there is one kind, or nodes were to be mixed."""
     found = (_kind_of(trial) for trial in sweep.trials)
     kinds = dict.fromkeys(kind for kind in found if kind is not None)
     place = sweep.info.get("on")
     if len(kinds) < 2 or (place and place.get("mix_nodes")):
         return {}
-    return {_letters(place): kind for place, kind in enumerate(kinds)}
+    return dict(zip(ascii_uppercase, kinds, strict=False))
 
 
 def by_node_kind(sweep: Sweep) -> Sweep:
@@ -108,12 +105,6 @@ def by_node_kind(sweep: Sweep) -> Sweep:
 def _kind_of(trial: Trial) -> str | None:
     """Return the kind of node that ran a trial; None if it has not been run."""
     return trial.node_kind or (None if trial.is_missing else _OWN_MACHINE)
-
-
-def _letters(place: int) -> str:
-    """Return the letters of a number: A to Z, then AA, AB and so on."""
-    place, last = divmod(place, len(ascii_uppercase))
-    return (_letters(place - 1) if place else "") + ascii_uppercase[last]
 
 
 _WHAT_CAN_BE_COMPARED = (
@@ -153,11 +144,6 @@ class Side:
         """Return the throughputs, one per run."""
         return [each.samples_per_s for each in self.runs]
 
-    @property
-    def rate_by_round(self) -> dict[int, float]:
-        """Return the throughput of each round of a sweep."""
-        return {each.round: each.samples_per_s for each in self.runs if each.round is not None}
-
 
 def in_rounds(one: Side, other: Side) -> bool:
     """Return whether two sides are settings of the same sweep, which runs in rounds."""
@@ -165,15 +151,11 @@ def in_rounds(one: Side, other: Side) -> bool:
 
 
 def read_sides(arguments: Sequence[str]) -> list[Side]:
-    """Read what the arguments name, in their order; a sweep gives a side for each setting.
-
-    Raises:
-        RequestError: one names nothing that could be compared, or there are fewer than two sides.
-    """
+    """Read what the arguments name, in their order; a sweep gives a side for each setting."""
     sides = [side for argument in arguments for side in _sides_of(argument)]
     if len(sides) < 2:
         found = sides[0].name if sides else "none"
-        raise RequestError(f"wanted two or more to compare, found {found}. {_WHAT_CAN_BE_COMPARED}")
+        raise RequestError(f"wanted two or more sides, found {found}. {_WHAT_CAN_BE_COMPARED}")
     if len(arguments) == 1:  # a trial of a sweep, whose own name says nothing
         return [replace(side, name=name_of(side.values or {})) for side in sides]
     return sides
@@ -193,7 +175,7 @@ def _sides_of(argument: str) -> list[Side]:
     if len(parts) > 1:
         name = f"{Path(parts[0]).name} and {len(parts) - 1} more"
         return [_side_of_runs(name, [load_run(part) for part in parts])]
-    raise RequestError(f"there is nothing to read at {argument!r}. {_WHAT_CAN_BE_COMPARED}")
+    raise RequestError(f"found nothing at {argument!r}. {_WHAT_CAN_BE_COMPARED}")
 
 
 def _is_there(path: Path) -> bool:
@@ -223,17 +205,12 @@ def _sides_in(path: Path, argument: str) -> list[Side]:
 
 
 def _sweep_in(folder: Path) -> Sweep:
-    """Open a sweep whose trials are alike but for their settings.
-
-    Raises:
-        RequestError: they are not.
-    """
+    """Open a sweep whose trials differ in their settings alone; refuse any other."""
     sweep = load_sweep(folder)
     if sweep.info.get("kind") == "workers":
         raise RequestError(
-            f"{folder} is of `stepscope workers`, whose trials have several lengths and do not "
-            "compare; what they tell is in its own answer. Trials that compare are made by "
-            "`stepscope sweep --over workers=0,1,2`."
+            f"{folder} is of `stepscope workers`: its trials have different lengths and cannot be "
+            "compared. Use `stepscope sweep --over workers=0,1,2`."
         )
     return by_node_kind(sweep)
 
@@ -243,17 +220,17 @@ def _side_of_runs(name: str, runs: Sequence[Run]) -> Side:
     for path in paths:
         if paths.count(path) > 1:
             raise RequestError(
-                f"{path.name} is named more than once in {name}. A run counts once: it is the unit."
+                f"{path.name} is named more than once in {name}; name each run once."
             )
     counted, left_out = [], []
     for run in runs:
         rate = throughput_of(run)
         if run.status != schema.COMPLETED:
             left_out.append(
-                f"{run.path.name} is left out: {_how_it_stands(run.status, run.info.get('reason'))}"
+                f"{run.path.name} is excluded: {_how_it_ended(run.status, run.info.get('reason'))}"
             )
         elif rate.samples_per_s is None:
-            left_out.append(f"{run.path.name} is left out: no throughput: {rate.basis}")
+            left_out.append(f"{run.path.name} is excluded: no throughput: {rate.basis}")
         else:
             counted.append(MeasuredSide(rate.samples_per_s, rate.basis, run))
     return Side(name, tuple(counted), tuple(left_out))
@@ -267,27 +244,27 @@ def _side_of_setting(name: str, sweep: Sweep, values: Setting) -> Side:
         if isinstance(measured, MeasuredSide):
             counted.append(measured)
         else:
-            left_out.append(f"round {trial.repeat} is left out: {measured}")
+            left_out.append(f"round {trial.repeat} is excluded: {measured}")
     return Side(name, tuple(counted), tuple(left_out), sweep, values)
 
 
 def _measured(sweep: Sweep, trial: Trial) -> MeasuredSide | str:
     """Return a trial's figures, or the reason why there are none."""
     if trial.status != schema.COMPLETED:
-        return _how_it_stands(trial.status, trial.reason)
+        return _how_it_ended(trial.status, trial.reason)
     folder = sweep.folder_of(trial)
     run = load_run(folder) if (folder / schema.RUN).exists() else None
     rate, basis = rate_of_trial(trial.metrics)
     if rate is None:
-        rate, basis = throughput_of(run) if run else Throughput(None, "its record is gone")
+        rate, basis = throughput_of(run) if run else Throughput(None, "its run folder is missing")
     if rate is None:
         return f"no throughput: {basis}"
     return MeasuredSide(rate, basis, run, trial.repeat, trial.metrics)
 
 
-def _how_it_stands(status: str, reason: str | None) -> str:
+def _how_it_ended(status: str, reason: str | None) -> str:
     if status == schema.RUNNING:
-        return "still running, or never closed"
+        return "still running"
     ended = status.replace("_", " ")
     return f"{ended} ({reason})" if reason else ended
 
@@ -318,24 +295,19 @@ class Group:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Group runs of the same settings, in the order in which they come.
-
-    Runs with different names are never grouped: a user who named them wants to see both.
-    """
-    asked = [_asked(run) for run in runs]
-    keys = dict.fromkeys(key for each in asked for key in each)
-    telling = [key for key in keys if any(each.get(key) != asked[0].get(key) for each in asked)]
-    found: dict[str, list[Run]] = {}
-    values = {}
-    for run, each in zip(runs, asked, strict=True):
-        apart = {key: each.get(key) for key in telling}
-        found.setdefault(name_of(apart), []).append(run)
-        values[name_of(apart)] = apart
-    named = [str(members[0].spec.get("name") or "") for members in found.values()]
-    by_name = all(named) and len({*named}) == len(named)
+    """Group runs of the same settings and name, in the order in which they come."""
+    settings = [_settings_of(run) for run in runs]
+    keys = dict.fromkeys(key for each in settings for key in each)
+    differing = [k for k in keys if any(each.get(k) != settings[0].get(k) for each in settings)]
+    found: dict[str, tuple[RecordedSpec, list[Run]]] = {}
+    for run, each in zip(runs, settings, strict=True):
+        values = {key: each.get(key) for key in differing}
+        found.setdefault(name_of(values), (values, []))[1].append(run)
+    given = [str(members[0].spec.get("name") or "") for _, members in found.values()]
+    by_name = all(given) and len({*given}) == len(given)
     return [
-        Group(given if by_name else _name(values[key], members[0]), tuple(members), values[key])
-        for given, (key, members) in zip(named, found.items(), strict=True)
+        Group(name if by_name else _name(values, members[0]), tuple(members), values)
+        for name, (values, members) in zip(given, found.values(), strict=True)
     ]
 
 
@@ -355,15 +327,13 @@ def groups_of(sweep: Sweep) -> list[Group]:
     return found
 
 
-def _asked(run: Run) -> RecordedSpec:
+def _settings_of(run: Run) -> RecordedSpec:
     machine = run.info.get("environment") or {}
     on = {name: machine.get(name) for name in _OF_THE_MACHINE}
     return {**on, **{key: value for key, value in run.spec.items() if key not in _MAY_DIFFER}}
 
 
-def _name(apart: RecordedSpec, run: Run) -> str:
-    if not apart:
+def _name(values: RecordedSpec, run: Run) -> str:
+    if list(values) in ([], ["name"]):
         return str(run.info.get("name") or run.path.name)
-    if list(apart) == ["name"]:
-        return str(apart["name"] or run.path.name)
-    return name_of(apart)
+    return name_of(values)

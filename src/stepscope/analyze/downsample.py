@@ -1,8 +1,4 @@
-"""Reduce any number of values to buckets that keep their extremes, for charts.
-
-A bucket is a range of neighbouring rows. Buckets depend only on the number of rows, so the columns
-of one table share them and can be stacked.
-"""
+"""Reduce any number of values to buckets of neighbours that keep their extremes, for charts."""
 
 from __future__ import annotations
 
@@ -27,11 +23,7 @@ class Bucket:
 def thin(
     places: Sequence[float], values: Sequence[Any], most: int = MOST_BUCKETS
 ) -> Iterator[Bucket]:
-    """Reduce values to at most `most` buckets; buckets without a known value are left out.
-
-    `places` are the positions of the values, in order. Unknown, infinite and NaN values do not
-    count. The cost is one pass.
-    """
+    """Reduce values to buckets at their `places`; unknown, infinite and NaN values do not count."""
     for begin, end in _bounds(len(places), most):
         known, total = _known(values[begin:end])
         if known:

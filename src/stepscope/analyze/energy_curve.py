@@ -1,9 +1,7 @@
 """From sensor readings to joules over time, as a curve that can be cut anywhere.
 
-A counter is followed through its wraps, from one change to the next: between two changes it only
-looks as if no energy was used. Power is integrated by trapezoids. Gaps, where a counter jumped or
-the run was stopped, are bridged at the mean power of the rest; `bridged_s` says how long they were.
-`add_up` makes the total of several domains, and `left_out` says what it does not cover.
+A counter is followed through its wraps, from one change to the next. Power is integrated by
+trapezoids. Gaps, where a counter jumped or the run was stopped, are bridged at the mean power.
 """
 
 from __future__ import annotations
@@ -13,8 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stepscope.records.energy_readings import EVERYTHING, STALL_S, grown_j, widest
-from stepscope.records.types import CoveredTime
+from stepscope.records.energy_readings import EVERYTHING, STALL_S, grown_j
 from stepscope.stats import median
 
 Reading = tuple[float, float]  # time, value
@@ -69,15 +66,22 @@ def curve_of(
 ) -> Curve | None:
     """Return the curve of one sensor; None if it has too few readings.
 
-    `away_s` are the times at which the run was resumed: energy counted while it was stopped is not
-    the run's.
+    `away_s` are the times at which the run was resumed: energy used before is not the run's.
     """
-    ordered = _forward(readings)
-    changed = _changes(ordered)
+    ordered: list[Reading] = []
+    for reading in readings:
+        while ordered and ordered[-1][0] >= reading[0]:  # a resumed run repeats times
+            ordered.pop()
+        ordered.append(reading)
+    differing = [after for before, after in pairwise(ordered) if after[1] != before[1]]
+    changed = [*ordered[:1], *differing]
     gaps_s = [after[0] - before[0] for before, after in pairwise(changed[1:])]
     period_s = median(gaps_s) if gaps_s else None
     if kind == "counter":
-        ordered = changed + _tail(ordered, changed, period_s)
+        # The readings after the last change, unless the counter stalled.
+        tail = [each for each in ordered[-1:] if each[0] > changed[-1][0]]
+        stalled_s = max(STALL_S, 5 * (period_s or 0.0))
+        ordered = changed + [each for each in tail if each[0] - changed[-1][0] < stalled_s]
     pieces = list(_pieces(ordered, kind, range_j, away_s))
     known_s = sum(to_s - from_s for from_s, to_s, joules in pieces if joules is not None)
     if not known_s or (kind == "counter" and len(changed) < 2):
@@ -91,33 +95,6 @@ def curve_of(
         times_s.append(to_s)
         joules_so_far.append(joules_so_far[-1] + joules)
     return Curve(times_s, joules_so_far, period_s, bridged_s)
-
-
-def _forward(readings: Sequence[Reading]) -> list[Reading]:
-    """Drop readings whose times a resumed run repeated."""
-    kept: list[Reading] = []
-    for reading in readings:
-        while kept and kept[-1][0] >= reading[0]:
-            kept.pop()
-        kept.append(reading)
-    return kept
-
-
-def _changes(readings: Sequence[Reading]) -> list[Reading]:
-    """Return the first reading, and each that differs from its predecessor."""
-    differing = [after for before, after in pairwise(readings) if after[1] != before[1]]
-    return [*readings[:1], *differing]
-
-
-def _tail(
-    readings: Sequence[Reading], changed: Sequence[Reading], period_s: float | None
-) -> list[Reading]:
-    """Return the last reading if it lies after the last change, unless the counter stalled."""
-    if not readings or readings[-1][0] <= changed[-1][0]:
-        return []
-    still_s = readings[-1][0] - changed[-1][0]
-    stalled = still_s >= max(STALL_S, 5 * (period_s or 0.0))
-    return [] if stalled else [readings[-1]]
 
 
 def _pieces(
@@ -137,108 +114,45 @@ def _pieces(
             yield from_s, to_s, grown_j(before, after, took_s, range_j) or None
 
 
-def joined(curves: Sequence[Curve]) -> Curve:
-    """Join the curves of sensors that replaced each other in one domain."""
-    first, *others = sorted(curves, key=lambda curve: curve.start_s)
-    times_s, joules, bridged_s = list(first.times_s), list(first.joules), first.bridged_s
-    for other in others:
-        later = [place for place, time_s in enumerate(other.times_s) if time_s > times_s[-1]]
-        if not later:
-            continue
-        begins_s = max(other.start_s, times_s[-1])
-        between_s = begins_s - times_s[-1]
-        bridged_s += between_s + other.bridged_s
-        offset = joules[-1] + between_s * other.mean_w - other.at(begins_s)
-        if between_s > 0:
-            times_s.append(begins_s)
-            joules.append(offset + other.at(begins_s))
-        later = [place for place in later if other.times_s[place] > times_s[-1]]
-        times_s += [other.times_s[place] for place in later]
-        joules += [offset + other.joules[place] for place in later]
-    periods = [curve.period_s for curve in curves if curve.period_s is not None]
-    return Curve(times_s, joules, max(periods, default=None), bridged_s)
+def add_up(curves: Sequence[Curve]) -> Curve:
+    """Return the sum of curves over the time that all of them cover."""
+    if len(curves) == 1:
+        return curves[0]
+    start_s, end_s = max(each.start_s for each in curves), min(each.end_s for each in curves)
+    inside = {t for each in curves for t in each.times_s if start_s < t < end_s}
+    times_s = [start_s, *sorted(inside), end_s]
+    joules = [sum(each.at(t) - each.at(start_s) for each in curves) for t in times_s]
+    period_s = max(each.period_s or 0.0 for each in curves) or None
+    return Curve(times_s, joules, period_s, max(each.bridged_s for each in curves))
 
 
-# --- The total of several domains
+# --- What a total leaves out
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """An interval of time in which the same domains were added up."""
-
-    from_s: float
-    to_s: float
-    domains: tuple[str, ...]
-
-
-def add_up(
-    curves: Mapping[str, Curve], contains: Mapping[str, Collection[str]]
-) -> tuple[Curve | None, list[Stretch]]:
-    """Add the widest domains that were read at each time; return the sum and its stretches."""
-    edges = sorted({edge for curve in curves.values() for edge in (curve.start_s, curve.end_s)})
-    times_s, joules = edges[:1], [0.0]
-    stretches: list[Stretch] = []
-    for from_s, to_s in pairwise(edges):
-        alive = [
-            name for name, each in curves.items() if each.start_s <= from_s and each.end_s >= to_s
-        ]
-        taken = widest({name: contains[name] for name in alive})
-        inside = {t for name in taken for t in curves[name].times_s if from_s < t < to_s}
-        begun_j = joules[-1]
-        for time_s in [*sorted(inside), to_s]:
-            times_s.append(time_s)
-            grown = (curves[name].at(time_s) - curves[name].at(from_s) for name in taken)
-            joules.append(begun_j + sum(grown))
-        stretches.append(Stretch(from_s, to_s, tuple(taken)))
-    added = {name for stretch in stretches for name in stretch.domains}
-    if not added:
-        return None, []
-    bridged_s = max(curves[name].bridged_s for name in added)
-    period_s = max(curves[name].period_s or 0.0 for name in added) or None
-    return Curve(times_s, joules, period_s, bridged_s), stretches
-
-
-_LEAST_STRETCH = 0.01  # share of the time
 # Names of domains; several of a kind are numbered: `battery 2`, `package-1`.
 _WHOLE_MACHINE = ("battery", "machine")
 _GPUS = ("gpu", "apu")
 _PROCESSORS = ("package", "apu")
-_OF_A_MODULE = "what is not behind the module's input: parts of the carrier board, the power supply"
-_OF_PSYS = "what the maker did not wire to psys; a GPU may be in it, and is not added"
+_OF_A_MODULE = "what the module's input does not supply: the carrier board, the power supply"
+_OF_PSYS = "what the manufacturer did not connect to psys; a GPU may be included and is not added"
 _OF_PARTS = "the rest of the machine: storage, network, fans, losses of the power supply"
 
 
 def left_out(
     covers: Sequence[str], domains: Collection[str], contains: Mapping[str, Collection[str]]
 ) -> list[str]:
-    """Return a sentence on what a total of domains leaves out.
-
-    `domains` are all that were read; `contains` lists what the addable ones contain.
-    """
-    said = [f"{name}: what it feeds is not known" for name in domains if name not in contains]
+    """Return what a total of some `domains` leaves out; `contains` describes the addable ones."""
+    missing = [f"{name}: what it supplies is unknown" for name in domains if name not in contains]
     everything = [name for name in covers if EVERYTHING in contains[name]]
     if not covers or any(name.startswith(_WHOLE_MACHINE) for name in everything):
-        return said
-    if "psys" in everything:
-        return [*said, _OF_PSYS]
+        return missing
     if everything:
-        return [*said, _OF_A_MODULE]
+        return [*missing, _OF_PSYS if "psys" in everything else _OF_A_MODULE]
     if not any(name.lower().startswith(_GPUS) for name in covers):
-        said.append("a GPU, where there is one")
+        missing.append("any GPU")
     of_processor = any(name.startswith(_PROCESSORS) for name in covers)
     if of_processor and not any("dram" in name for name in covers):
-        said.append("memory")
+        missing.append("memory")
     if all(name.startswith("gpu") for name in covers):
-        said.append("the CPU and its memory")
-    return [*said, _OF_PARTS]
-
-
-def changes_of(stretches: Sequence[Stretch]) -> list[CoveredTime]:
-    """List which domains were added when; empty if that never changed."""
-    all_s = sum(each.to_s - each.from_s for each in stretches)
-    long = [each for each in stretches if each.to_s - each.from_s >= _LEAST_STRETCH * all_s]
-    if len({each.domains for each in long}) < 2:
-        return []
-    return [
-        {"from_s": each.from_s, "to_s": each.to_s, "domains": list(each.domains)} for each in long
-    ]
+        missing.append("the CPU and its memory")
+    return [*missing, _OF_PARTS]

@@ -1,8 +1,6 @@
 """How many joules did a run take, in total, by epoch and by phase?
 
-Everything comes from the run folder: `energy.csv` has the raw readings, and events describe the
-sensors, the idle power before the run, and failures. Domains that contain one another are never
-added up: the total takes the widest that were read, and says what it leaves out.
+Domains that contain one another are never added up: the total takes the widest that were read.
 """
 
 from __future__ import annotations
@@ -15,22 +13,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import cast
 
-from stepscope.analyze.energy_curve import (
-    Curve,
-    Reading,
-    Stretch,
-    add_up,
-    changes_of,
-    curve_of,
-    joined,
-    left_out,
-)
+from stepscope.analyze.energy_curve import Curve, Reading, add_up, curve_of, left_out
 from stepscope.records import schema
+from stepscope.records.energy_readings import widest
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.records.types import (
     EnergyFigures,
-    EnergyIdleEvent,
     EnergySensor,
     EnergySensorFailure,
     EnergySensorFigures,
@@ -50,7 +39,7 @@ _SEVERAL = 4.0  # in periods of the sensor
 _LEAST_SHARE = 0.02  # share of the time below which a phase cannot be separated from the rest
 _MOST_WINDOWS = 2000
 _WINDOWS_EACH = 3  # at least, for every phase
-_ALIKE = "windows all spend their time alike: the joules of phases cannot be told apart"
+_ALIKE = "every window divides its time alike: the phases cannot be separated"
 _FILLED = 0.98  # share of a window that must be in phases
 ON_DEVICE = ("transfer", "forward", "backward", "optimizer", "idle")
 
@@ -70,13 +59,12 @@ def joules_by_phase(
 ) -> dict[str, PhaseEnergy]:
     """Return joules, method and interval by phase.
 
-    `lag_s` is the largest age of a reading. `in_one_piece` says that every phase comes once a step
-    and in its usual order, so that it can be cut out of the curve. With an asynchronous device,
-    phases are the device's, and always estimated.
+    `lag_s` is the largest age of a reading. `in_one_piece` says that every phase comes once a step,
+    so that it can be cut out of the curve.
     """
     if curve.period_s is None:
-        same = "the sensor said the same throughout: its period, and with it phases, are unknown"
-        return unknown_by_phase(seen, same)
+        same = "the sensor gave the same reading throughout, so its period is unknown"
+        return {phase: _unknown(same) for phase in seen.phases}
     fresh, old = (_fit(seen, curve, age_s) for age_s in (0.0, lag_s))
     on_host = "other" in seen.phases
     return {
@@ -86,16 +74,8 @@ def joules_by_phase(
     }
 
 
-def unknown_by_phase(seen: SeenSteps, reason: str) -> dict[str, PhaseEnergy]:
-    """Return the result of `joules_by_phase` where no phase can be measured."""
-    return {phase: _unknown(reason) for phase in seen.phases}
-
-
 def seen_steps(steps: Table) -> SeenSteps | None:
-    """Return the steps whose phases are known, in the device's time if it is asynchronous.
-
-    None without such a step.
-    """
+    """Return the steps with known phases, in an asynchronous device's time; None without any."""
     chosen = [place for place, detail in enumerate(steps["detail"]) if detail == schema.FULL]
     names = {phase: f"{phase}_s" for phase in schema.PHASES}
     on_device = [place for place in chosen if steps["forward_device_s"][place] is not None]
@@ -149,11 +129,11 @@ def _fit(seen: SeenSteps, curve: Curve, age_s: float) -> dict[str, PhaseEnergy]:
     """Fit the power of each phase over windows, with readings of an age."""
     all_s = sum(map(sum, seen.phases.values()))
     fitted = [name for name, took in seen.phases.items() if sum(took) >= _LEAST_SHARE * all_s]
-    short = f"less than {_LEAST_SHARE:.0%} of the time: too short to be told from the rest"
+    short = f"less than {_LEAST_SHARE:.0%} of the time: too short to separate"
     found = {name: _unknown(short) for name in seen.phases}
     windows = list(_windows(seen, curve, age_s))
     if len(windows) < _WINDOWS_EACH * len(fitted):
-        few = f"{len(windows)} windows of {_SEVERAL:g} sensor periods are too few to tell apart"
+        few = f"{len(windows)} windows of {_SEVERAL:g} sensor periods are too few to separate"
         return found | {name: _unknown(f"{few} {len(fitted)} phases") for name in fitted}
     rows = [[times_s[name] for name in fitted] for times_s, _ in windows]
     fit = least_squares(rows, [joules for _, joules in windows])
@@ -184,26 +164,17 @@ def _unknown(reason: str) -> PhaseEnergy:
 def _windows(
     seen: SeenSteps, curve: Curve, age_s: float
 ) -> Iterator[tuple[dict[str, float], float]]:
-    """Yield the time in each phase, and the joules, of each window between two readings.
-
-    `age_s` is the assumed age of the readings. Windows with an evaluation or a step without detail
-    are left out.
-    """
-    spent = ((read_s, _spent_until(seen, read_s - age_s)) for read_s in _edges(curve))
-    for (read_s, before), (read_again_s, after) in pairwise(spent):
-        times_s = {phase: after[phase] - before[phase] for phase in seen.phases}
-        if sum(times_s.values()) >= _FILLED * (read_again_s - read_s):
-            yield times_s, curve.at(read_again_s) - curve.at(read_s)
-
-
-def _edges(curve: Curve) -> list[float]:
-    """Return readings that are several periods apart."""
+    """Yield the time in each phase, and the joules, between readings of an assumed age."""
     least_s = max(_SEVERAL * (curve.period_s or 0.0), (curve.end_s - curve.start_s) / _MOST_WINDOWS)
     edges = [curve.start_s]
     for time_s in curve.times_s:
         if time_s - edges[-1] >= least_s:
             edges.append(time_s)
-    return edges
+    spent = ((read_s, _spent_until(seen, read_s - age_s)) for read_s in edges)
+    for (read_s, before), (read_again_s, after) in pairwise(spent):
+        times_s = {phase: after[phase] - before[phase] for phase in seen.phases}
+        if sum(times_s.values()) >= _FILLED * (read_again_s - read_s):
+            yield times_s, curve.at(read_again_s) - curve.at(read_s)
 
 
 def _spent_until(seen: SeenSteps, time_s: float) -> dict[str, float]:
@@ -217,46 +188,31 @@ def _spent_until(seen: SeenSteps, time_s: float) -> dict[str, float]:
     return spent
 
 
-_NOT_READ = "nobody read energy sensors during this run"
-_NOT_ADDED = "phases are told of the domains that are added up"
-_TOTAL = ""  # beside the names of domains, in the same mapping
-_Phases = dict[str, PhaseEnergy]
+_NOT_READ = "no energy sensor was read during this run"
+_LASTING = 0.9  # of the longest time that a domain was read: others failed on the way
 
 
 @dataclass(frozen=True)
-class _Read:
-    """What the run folder records about energy, by sensor."""
+class _ReadDomain:
+    """A domain that was read, by one sensor."""
 
-    sensors: dict[str, EnergySensor]  # by name
-    readings: dict[str, list[Reading]]
-    curves: dict[str, Curve]
-    domains: dict[str, Curve]
-    contains: dict[str, list[str]]  # of domains that can be added up
-    refresh_s: dict[str, float | None]  # by sensor, where it was observed
+    sensor: EnergySensor
+    readings: int
+    curve: Curve
+    refresh_s: float | None  # where it was observed before the run
+    idle_w: float | None
 
-    def lag_s(self, domains: Sequence[str]) -> float:
-        """Return the largest age of a reading of these domains: the sensor's period."""
-        names = [name for name in self.curves if self.sensors[name]["domain"] in domains]
-        lags_s = (self.refresh_s.get(name) or self.curves[name].period_s for name in names)
-        return max(filter(None, lags_s), default=0.0)
-
-    def sensor_of(self, domain: str) -> str:
-        """Return the sensor of a domain; several are joined in their order."""
-        return ", then ".join(
-            name for name in self.curves if self.sensors[name]["domain"] == domain
-        )
+    @property
+    def lag_s(self) -> float:
+        """The largest age of a reading."""
+        return self.refresh_s or self.curve.period_s or 0.0
 
 
 def energy_of(run: Run, summary: Summary) -> tuple[EnergyFigures | None, str]:
-    """Return the energy figures, or None and the reason.
-
-    `summary` has the run's other figures. `joules` is None where the domains read cannot be added
-    up.
-    """
+    """Return the energy figures, or None and the reason; `summary` has the run's other figures."""
     sensor_events = [event for event in run.events if event["event"] == "energy_sensors"]
-    idle_events = [event for event in run.events if event["event"] == "energy_idle"]
     if run.spec.get("energy") == "off":
-        return None, "not asked for: --energy auto"
+        return None, "not requested: --energy auto"
     if not sensor_events:
         return None, _NOT_READ
     hosts = {rank["host"] for rank in summary.get("ranks") or ()}
@@ -264,19 +220,17 @@ def energy_of(run: Run, summary: Summary) -> tuple[EnergyFigures | None, str]:
         return None, f"the ranks were on {len(hosts)} machines, and only one of them was read"
     if not any(event["sensors"] for event in sensor_events):
         return None, str(sensor_events[-1].get("reason") or _NOT_READ)
-    read = _read(run, sensor_events, idle_events)
-    if not read.domains:
-        return None, "energy sensors answered, and none of them gave two readings that differ"
-    total, stretches = add_up({name: read.domains[name] for name in read.contains}, read.contains)
-    main = max(stretches, key=lambda each: each.to_s - each.from_s, default=None)
-    covers = list(main.domains) if main else []
-    # Those of a resume do not count: the machine is still warm then.
-    idle = idle_events[0]["readings"] if idle_events else {}
-    idle_w = _idle_w(idle, read)
-    phases_of = _phases_of(run, read, covers, total, stretches)
+    domains = _domains(run, sensor_events)
+    if not domains:
+        return None, "no energy sensor gave two different readings"
+    contains = {n: d.sensor["contains"] for n, d in domains.items() if d.sensor["addable"]}
+    spans_s = {name: each.curve.end_s - each.curve.start_s for name, each in domains.items()}
+    lasting_s = _LASTING * max(spans_s.values())
+    covers = widest({name: contains[name] for name in contains if spans_s[name] >= lasting_s})
+    idle_w = [domains[name].idle_w for name in covers]
     figures: EnergyFigures = {
         "joules": None,
-        "sensors": [_about_sensor(name, read) for name in read.curves],
+        "sensors": [_about_sensor(each) for each in domains.values()],
         "refused": {name: why for event in sensor_events for name, why in event["refused"].items()},
         "failed": [
             cast("EnergySensorFailure", {k: v for k, v in event.items() if k != "event"})
@@ -284,28 +238,30 @@ def energy_of(run: Run, summary: Summary) -> tuple[EnergyFigures | None, str]:
             if event["event"] == "energy_sensor_failed"
         ],
         "covers": covers,
-        "leaves_out": left_out(covers, read.domains, read.contains),
-        "covers_by_time": changes_of(stretches),
-        "idle_w": _sum_known([idle_w.get(name) for name in covers]),
-        "idle_lasted_s": max((each[-1][0] for each in idle.values() if each), default=None),
+        "leaves_out": left_out(covers, domains, contains),
+        "idle_w": sum(filter(None, idle_w)) if covers and None not in idle_w else None,
         "domains": {
             name: {
-                "sensor": read.sensor_of(name),
-                "idle_w": idle_w.get(name),
-                **_of_curve(run, curve, phases_of.get(name)),
+                "sensor": each.sensor["name"],
+                "idle_w": each.idle_w,
+                **_use_of(run, each.curve),
             }
-            for name, curve in read.domains.items()
+            for name, each in domains.items()
         },
     }
-    if total is None:
-        return figures, "what the rails feed is not known, so they are not added up"
-    whole = _of_curve(run, total, phases_of.get(_TOTAL))
-    joules, wall_s = whole["joules"], summary.get("wall_s")
+    if not covers:
+        return figures, "what the rails supply is unknown, so they cannot be added up"
+    total = add_up([domains[name].curve for name in covers])
+    whole = _use_of(run, total)
+    joules, wall_s, resting_w = whole["joules"], summary.get("wall_s"), figures["idle_w"]
     samples, accuracy = summary.get("samples"), summary.get("test_accuracy")
-    resting_w = figures["idle_w"]
+    seen = seen_steps(run.steps)
+    in_one_piece = run.info.get("kind") != "trace" and run.spec.get("accumulate", 1) == 1
+    lag_s = max(domains[name].lag_s for name in covers)
     return {
         **figures,
         **whole,
+        "phases": joules_by_phase(seen, total, lag_s, in_one_piece=in_one_piece) if seen else None,
         "above_idle_j": None if resting_w is None else joules - resting_w * whole["covered_s"],
         "samples_per_j": samples / joules if samples and joules else None,
         "accuracy_per_j": accuracy / joules if accuracy is not None and joules else None,
@@ -313,11 +269,7 @@ def energy_of(run: Run, summary: Summary) -> tuple[EnergyFigures | None, str]:
     }, ""
 
 
-def _read(
-    run: Run,
-    sensor_events: Sequence[EnergySensorsEvent],
-    idle_events: Sequence[EnergyIdleEvent],
-) -> _Read:
+def _domains(run: Run, sensor_events: Sequence[EnergySensorsEvent]) -> dict[str, _ReadDomain]:
     sensors = {each["name"]: each for event in sensor_events for each in event["sensors"]}
     readings: dict[str, list[Reading]] = defaultdict(list)
     table = run.energy
@@ -327,40 +279,38 @@ def _read(
         if name in sensors and time_s is not None and value is not None:
             readings[name].append((time_s, value))
     away_s = [event["time_s"] for event in run.events if event["event"] == "resume"]
-    curves: dict[str, Curve] = {}
-    by_domain: dict[str, list[Curve]] = defaultdict(list)
-    for name, about in sensors.items():
-        curve = curve_of(readings[name], about["kind"], about["range_j"], away_s)
-        if curve is not None:
-            curves[name] = curve
-            by_domain[about["domain"]].append(curve)
-    domains = {domain: joined(several) for domain, several in by_domain.items()}
-    contains = {
-        about["domain"]: about["contains"]
-        for about in sensors.values()
-        if about["addable"] and about["domain"] in domains
-    }
-    refresh_s: dict[str, float | None] = {}
-    for event in idle_events:
-        refresh_s |= event.get("refresh_s") or {}
-    return _Read(sensors, readings, curves, domains, contains, refresh_s)
+    # The idle readings of a resume do not count: the machine is still warm then.
+    idle = next((event for event in run.events if event["event"] == "energy_idle"), None)
+    idle_readings = idle["readings"] if idle else {}
+    refresh_s = (idle.get("refresh_s") if idle else None) or {}
+    found: dict[str, _ReadDomain] = {}
+    for name, sensor in sensors.items():
+        kind, range_j = sensor["kind"], sensor["range_j"]
+        curve = curve_of(readings[name], kind, range_j, away_s)
+        before = curve_of([(t, v) for t, v in idle_readings.get(name, ())], kind, range_j)
+        if curve is not None and sensor["domain"] not in found:
+            idle_w = before.mean_w if before else None
+            refreshed_s = refresh_s.get(name)
+            found[sensor["domain"]] = _ReadDomain(
+                sensor, len(readings[name]), curve, refreshed_s, idle_w
+            )
+    return found
 
 
-def _about_sensor(name: str, read: _Read) -> EnergySensorFigures:
-    about, curve = read.sensors[name], read.curves[name]
+def _about_sensor(domain: _ReadDomain) -> EnergySensorFigures:
     return {
-        "name": name,
-        "domain": about["domain"],
-        "kind": about["kind"],
-        "period_s": curve.period_s,
-        "refresh_s": read.refresh_s.get(name),
-        "readings": len(read.readings[name]),
-        "from_s": curve.start_s,
-        "to_s": curve.end_s,
+        "name": domain.sensor["name"],
+        "domain": domain.sensor["domain"],
+        "kind": domain.sensor["kind"],
+        "period_s": domain.curve.period_s,
+        "refresh_s": domain.refresh_s,
+        "readings": domain.readings,
+        "from_s": domain.curve.start_s,
+        "to_s": domain.curve.end_s,
     }
 
 
-def _of_curve(run: Run, curve: Curve, phases: _Phases | None) -> EnergyUse:
+def _use_of(run: Run, curve: Curve) -> EnergyUse:
     """Return the joules and the power of a curve, by run and by epoch."""
     return {
         "joules": curve.joules[-1],
@@ -376,45 +326,4 @@ def _of_curve(run: Run, curve: Curve, phases: _Phases | None) -> EnergyUse:
             }
             for row in run.epoch_rows()
         ],
-        "phases": phases,
     }
-
-
-def _phases_of(
-    run: Run, read: _Read, covers: Sequence[str], total: Curve | None, stretches: Sequence[Stretch]
-) -> dict[str, _Phases]:
-    """Return the joules of phases by domain, and of the total; empty without a step.
-
-    A fit reads all steps, so only what is added up is fitted, or every domain where nothing can be
-    added up. If one domain is the total, it is fitted once.
-    """
-    seen = seen_steps(run.steps)
-    if seen is None:
-        return {}
-    in_one_piece = run.info.get("kind") != "trace" and run.spec.get("accumulate", 1) == 1
-
-    def fit(curve: Curve, domains: Sequence[str]) -> _Phases:
-        return joules_by_phase(seen, curve, read.lag_s(domains), in_one_piece=in_one_piece)
-
-    found = {name: unknown_by_phase(seen, _NOT_ADDED) for name in read.domains}
-    found |= {name: fit(read.domains[name], [name]) for name in covers or read.domains}
-    if total is not None:
-        one_is_all = len(covers) == 1 and {each.domains for each in stretches} == {tuple(covers)}
-        found[_TOTAL] = found[covers[0]] if one_is_all else fit(total, covers)
-    return found
-
-
-def _idle_w(idle: Mapping[str, list[tuple[float, float]]], read: _Read) -> dict[str, float]:
-    """Return the idle power of each domain, where it was read before the run."""
-    found: dict[str, float] = {}
-    for name, readings in idle.items():
-        about = read.sensors[name]
-        curve = curve_of([(t, v) for t, v in readings], about["kind"], about["range_j"])
-        if curve is not None:
-            found[about["domain"]] = curve.mean_w
-    return found
-
-
-def _sum_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None

@@ -14,11 +14,7 @@ LEAST_BLOCKS = 5
 
 
 def cost_by_off_blocks(steps: Table) -> OffBlockCost | None:
-    """Compare each block with as many full steps on both sides; None with too few blocks.
-
-    A machine's speed drifts, so only neighbours are compared. The cost is the median of the
-    differences, with their quartiles. A negative cost means that it is below the noise.
-    """
+    """Compare each block with its neighbours of full detail; None with too few blocks."""
     step_s, details = steps["step_s"], steps["detail"]
     differences, shares, at = [], [], 0
     for detail, block in groupby(details):

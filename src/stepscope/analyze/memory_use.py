@@ -1,8 +1,6 @@
 """Where did the memory of a run go? The forecast memory bill beside the measured peaks.
 
-An item counts with its measured size where there is one, else with its forecast. The rest of a
-pool's peak is unexplained. Pools are the host's memory and the device's, or one where they are the
-same.
+An item counts with its measured size where there is one, else with its forecast.
 """
 
 from __future__ import annotations
@@ -23,11 +21,7 @@ def compare_with_forecast(
     *,
     took_a_step: bool = True,
 ) -> tuple[MemoryBill | None, str]:
-    """Return the memory bill of a finished run, or None and the reason.
-
-    `pools` compares each pool; the same figures beside it are sums over all pools. The forecast is
-    of a training step, so a run without a step has no comparison.
-    """
+    """Return the memory bill of a finished run, by pool and in total, or None and the reason."""
     if forecast is None or "items" not in forecast:
         reason = (forecast or {}).get("reason")
         return None, reason or "the run ended before its memory was forecast"
@@ -42,7 +36,7 @@ def compare_with_forecast(
     }
     pools = {
         pool: _compare(
-            [item for item in items.values() if item.get("pool", "host") == pool],
+            [item for item in items.values() if item["pool"] == pool],
             peaks[pool],
             took_a_step,
         )
@@ -64,7 +58,7 @@ def compare_with_forecast(
 
 def pools_of(items: Mapping[str, BillItem]) -> list[str]:
     """Return the pools of a bill's items."""
-    used = {item.get("pool", "host") for item in items.values()}
+    used = {item["pool"] for item in items.values()}
     return [pool for pool in _POOLS if pool in used]
 
 

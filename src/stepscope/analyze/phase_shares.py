@@ -1,8 +1,7 @@
 """Which share of a step does each phase take, on the host and on an asynchronous device?
 
-Shares, means and medians cover the steps of full detail outside the dropped epochs: the first
-epochs carry start-up cost, and steps of other detail have no phases. Totals cover the whole run;
-steps without phases enter them by extrapolation.
+Shares, means and medians cover the steps of full detail outside the dropped epochs. Totals cover
+the whole run; steps without phases enter them by extrapolation.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ def counted_steps(steps: Table, dropped: Sequence[int]) -> list[bool]:
 
 
 def phase_shares(steps: Table, dropped: Sequence[int]) -> dict[str, PhaseTime] | None:
-    """Return share and mean of each phase; None without a counted step.
-
-    Medians and tails are left to `time_by_phase`: sorting a million steps takes longer than reading
-    them.
-    """
+    """Return share and mean of each phase, without sorting; None without a counted step."""
     counted = counted_steps(steps, dropped)
     whole_s = sum(compress(steps["step_s"], counted))
     if not whole_s:

@@ -1,23 +1,16 @@
 """What would still more processes bring, each on a separate machine, over a given network?
 
-The prediction combines the measured step of the base with arithmetic:
+Loading, transfer, forward and backward shrink with the largest part of the batch, ceil(batch / p)
+samples; the optimiser and the rest stay constant. A ring all-reduce takes
 
-    own(n)        loading, transfer, forward and backward shrink with the samples n of a process's
-                  part; the optimiser and the rest work on all weights and stay constant
-    allreduce(p)  a ring all-reduce sends 2 (p-1)/p of the gradients over each link, in 2 (p-1)
-                  turns for each bucket:
-                  2 (p-1)/p * bytes / bandwidth + 2 (p-1) * buckets * latency
-    hidden(p)     the share of it that overlaps with the backward pass, at most all of that pass
-    step(p)       own + allreduce - hidden
+    2 (p-1)/p * bytes / bandwidth + 2 (p-1) * buckets * latency
 
-The process with the largest part of the batch sets the pace: ceil(batch / p) samples. The
-prediction is optimistic for small parts, on which a machine computes less efficiently, and it
-ignores stragglers.
+less the share that overlaps with the backward pass. The prediction ignores stragglers, and that a
+machine computes less efficiently on small parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -57,18 +50,13 @@ class ScalingInputs:
     gradient_bytes: int
     overlap_share: float
 
-    def exposed_s(self, processes: int, backward_s: float) -> float:
-        """Return the time of an all-reduce that the backward pass does not hide."""
-        allreduce_s = self.network.allreduce_s(self.gradient_bytes, processes)
-        return allreduce_s - min(self.overlap_share * allreduce_s, backward_s)
-
 
 @dataclass(frozen=True)
 class Base:
     """The measured step of the fewest processes.
 
-    `communication_s`, part of `step_s` and of `backward_s`, is 0 for one process. `fixed_s` is the
-    part of a step that does not depend on the samples of a process.
+    `communication_s` is part of `backward_s`. `fixed_s` does not depend on the samples of a
+    process.
     """
 
     processes: int
@@ -79,26 +67,17 @@ class Base:
     fixed_s: float
     communication_s: float = 0.0
 
-    def part_of(self, batch_size: int, processes: int) -> float:
-        """Return the largest part of a batch, as a multiple of the base's."""
-        return _largest_part(batch_size, processes) / _largest_part(self.batch_size, self.processes)
-
-    def own_s(self, part: float) -> float:
-        """Return a process's step without communication, on a multiple of the base's part."""
-        return (self.step_s - self.communication_s - self.fixed_s) * part + self.fixed_s
-
-    def own_backward_s(self, part: float) -> float:
-        """Return the backward pass of such a step."""
-        return (self.backward_s - self.communication_s) * part
-
 
 def predict(
     mode: Mode, batch_size: int, processes: int, base: Base, inputs: ScalingInputs
 ) -> PredictedScaling:
     """Predict the step of processes that share a batch, and the speed-up."""
-    part = base.part_of(batch_size, processes)
-    exposed_s = inputs.exposed_s(processes, base.own_backward_s(part))
-    step_s = base.own_s(part) + exposed_s
+    part = ceil(batch_size / processes) / ceil(base.batch_size / base.processes)
+    allreduce_s = inputs.network.allreduce_s(inputs.gradient_bytes, processes)
+    backward_s = (base.backward_s - base.communication_s) * part
+    exposed_s = allreduce_s - min(inputs.overlap_share * allreduce_s, backward_s)
+    own_s = (base.step_s - base.communication_s - base.fixed_s) * part + base.fixed_s
+    step_s = own_s + exposed_s
     speedup = batch_size / base.batch_size * base.step_s / step_s
     return {
         "mode": mode,
@@ -108,16 +87,13 @@ def predict(
         "speedup": speedup,
         "efficiency": speedup * base.processes / processes,
         "step_s": step_s,
-        "exchange_s": inputs.network.allreduce_s(inputs.gradient_bytes, processes),
+        "exchange_s": allreduce_s,
         "exposed_s": exposed_s,
     }
 
 
 def measured_base(sweep: Sweep, scale: Scale, mode: Mode) -> Base | None:
-    """Return the base of a mode from its round of median speed; None without figures.
-
-    All figures come from one round, so that they are consistent with each other.
-    """
+    """Return the base of a mode from its round of median speed; None without figures."""
     trials = trials_with_rate(sweep, scale.values(mode, scale.base))
     if not trials:
         return None
@@ -136,12 +112,3 @@ def measured_base(sweep: Sweep, scale: Scale, mode: Mode) -> Base | None:
         fixed_s=(steady["optimizer_s"] or 0.0) + (steady["other_s"] or 0.0),
         communication_s=communication_of(sweep, [middle]) or 0.0,
     )
-
-
-def overlap_share(exposed_s: Sequence[float], allreduce_s: Sequence[float]) -> float:
-    """Return the share of all-reduces that was hidden; 0 if more was exposed than they take."""
-    return max(0.0, 1 - sum(exposed_s) / sum(allreduce_s))
-
-
-def _largest_part(batch_size: int, processes: int) -> int:
-    return -(-batch_size // processes)

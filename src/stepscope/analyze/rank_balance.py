@@ -1,8 +1,7 @@
 """Which rank of a distributed training slows down the others, and in which phase?
 
-All ranks end a step together, because they all-reduce gradients in it: a slow rank shows in the
-waiting of the others, which is part of their `communication_s`. So ranks are compared by their own
-time: the step, and `backward`, without communication.
+All ranks end a step together, so a slow rank shows in the communication of the others: ranks are
+compared by their own time, without communication.
 """
 
 from __future__ import annotations
@@ -15,11 +14,7 @@ from stepscope.records.types import PhaseTime, RankFigures, SlowestRank
 
 
 def ranks_of(run: Run) -> list[Run]:
-    """Return the ranks of a distributed run, each as a run; [] for any other run.
-
-    A run that was resumed in fewer processes keeps the folders of the others, which are left out. A
-    traced script does not record the number of ranks.
-    """
+    """Return the ranks of a distributed run, without those of an earlier start with more."""
     found = (each for each in (run.path / schema.RANKS).glob("*") if each.name.isdecimal())
     ranks = {int(each.name): each for each in found if (each / schema.RUN).is_file()}
     processes = run.spec.get("processes")
@@ -31,10 +26,7 @@ def ranks_of(run: Run) -> list[Run]:
 
 
 def slowest_by_phase(ranks: list[RankFigures]) -> dict[str, SlowestRank] | None:
-    """Return for each phase the rank with the longest mean, and the mean of the others.
-
-    None if fewer than two ranks have phases.
-    """
+    """Return the slowest rank of each phase, and the mean of the others; None without two ranks."""
     timed = [(rank, rank["own_s"]) for rank in ranks if rank["own_s"] is not None]
     if len(timed) < 2:
         return None
@@ -57,6 +49,9 @@ def figures_of_rank(rank: Run) -> RankFigures:
     summary, environment = rank.summary, rank.info.get("environment") or {}
     distributed = environment.get("distributed")
     phases, communication = summary.get("phases"), summary.get("communication")
+    own_s = {phase: phases[phase]["mean_s"] for phase in schema.PHASES} if phases else None
+    if own_s is not None and communication is not None:
+        own_s["backward"] -= communication["mean_s"]
     return {
         "rank": int(rank.path.name),
         "host": distributed["host"] if distributed else environment.get("hostname"),
@@ -68,20 +63,8 @@ def figures_of_rank(rank: Run) -> RankFigures:
         "phases": phases,
         "communication": communication,
         "peak_memory_bytes": summary.get("peak_memory_bytes"),
-        "own_s": _own_s(phases, communication),
+        "own_s": own_s,
     }
-
-
-def _own_s(
-    phases: dict[str, PhaseTime] | None, communication: PhaseTime | None
-) -> dict[str, float] | None:
-    """Return the mean of each phase, without the communication in `backward`."""
-    if phases is None:
-        return None
-    own_s = {phase: phases[phase]["mean_s"] for phase in schema.PHASES}
-    if communication is not None:
-        own_s["backward"] -= communication["mean_s"]
-    return own_s
 
 
 # --- Exposed communication

@@ -1,13 +1,8 @@
 """How close does the run come to the peak of its machine?
 
-The operations of a step are counted and its time is measured; together they give the operations per
-second of whole steps and of forward and backward. The peak of the machine is measured too, with the
-same type and number of threads. The roofline (Williams, Waterman and Patterson, 2009) gives the
-attainable rate of a phase: the lesser of the compute peak and of the bandwidth times its operations
-per byte. Its bytes are estimated from the tensors of a step.
-
-Only the steps of full detail outside the dropped epochs count. On an asynchronous device, phases
-have the device's time.
+The roofline (Williams, Waterman and Patterson, 2009) gives the attainable rate of a phase: the
+lesser of the compute peak and of the bandwidth times its operations per byte. Its bytes are
+estimated from the tensors of a step.
 """
 
 from __future__ import annotations
@@ -21,9 +16,7 @@ from stepscope.records.table import Table
 from stepscope.records.types import PeakRecord, RooflinePhase, StepFlops, Summary
 
 FIGURES = ("flop_per_s", "share_of_peak", "roofline")
-NOTHING_COUNTED = (
-    "the network has no operation that is counted: products of matrices, convolutions, attention"
-)
+NOTHING_COUNTED = "the network has no matrix product, convolution or attention to count"
 
 
 def how_near_the_limit(

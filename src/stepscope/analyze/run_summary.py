@@ -1,9 +1,4 @@
-"""The summary of a run (`run.json`), computed from its records alone.
-
-`phase_shares` says which steps count for shares and medians. Steps with an unknown number of
-samples, as a traced script may have, enter the totals by extrapolation. Figures that are missing
-have a reason in `absent`.
-"""
+"""The summary of a run (`run.json`), computed from its records alone."""
 
 from __future__ import annotations
 
@@ -44,16 +39,14 @@ from stepscope.records.types import (
     Summary,
 )
 
-_NO_SAMPLES = "neither its batches nor the calls of its modules tell how many samples they have"
+_NO_SAMPLES = "the number of samples in a batch could not be determined"
+_EVENT_KEYS = ("event", "time_s")
 _ACCURACIES = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of a run that are in no table, and in `absent` the reasons for missing ones.
-
-    `measured_bytes` has items of the memory bill, `peak` the rates of the machine.
-    """
+    """The figures of a run that are in no table, and in `absent` the reasons for missing ones."""
 
     wall_s: float | None = None
     preparation_s: float | None = None
@@ -139,51 +132,40 @@ def summarize(run: Run, measured: Measured) -> Summary:
 
 def _reasons(run: Run, summary: Summary, kept: list[EpochRow]) -> dict[str, str]:
     """Return the reason that each figure would be missing for."""
-    spec, dropped = run.spec, summary["dropped_epochs"]
+    spec = run.spec
     no_rate = "no epoch was finished"
     if kept:
         no_rate = _NO_SAMPLES
-    elif summary["epochs"] and len(dropped) > 1:
-        no_rate = f"only the first {len(dropped)} epochs were finished, and they are left out"
     elif summary["epochs"]:
-        no_rate = "only the first epoch was finished, and it carries start-up cost"
-    no_phases = (
-        "no step was measured in full detail" if summary["steps"] else "no step was finished"
-    )
-    no_validation = "no samples were held out: --validation N"
-    if spec.get("validation"):
-        no_validation = "no validation was finished"
-    not_cold = "kept as it was: --page-cache cold"
-    if spec.get("page_cache", "keep") != "keep":
-        not_cold = "the run ended before its first epoch"
-    no_counters = "not asked for: --counters N"
-    if spec.get("counters"):
-        no_counters = "the run ended before its counters were read"
-    no_layers = "not asked for: --layers N"
-    if spec.get("layers"):
-        no_layers = "the run ended before its layers were measured"
-    device = (run.info.get("environment") or {}).get("device")
-    no_device_peak = "the training did not tell what it held of its device"
-    if device is None or device.startswith("cpu"):
-        no_device_peak = "the device is the CPU, whose memory is the host's"
+        no_rate = "only warm-up epochs were finished, and they are excluded"
+    no_phases = "no step was measured in full detail" if summary["steps"] else "no step finished"
+
+    def requested(setting: str, before: str, flag: str) -> str:
+        return f"the run ended before {before}" if spec.get(setting) else f"not requested: {flag}"
+
+    device = (run.info.get("environment") or {}).get("device") or "cpu"
     return {
         **dict.fromkeys(("accounted_share", "train_accuracy"), "no epoch was finished"),
         "samples_per_s": no_rate,
         **dict.fromkeys(("test_accuracy", "test_top5"), "no test was finished"),
-        "validation_accuracy": no_validation,
+        "validation_accuracy": requested("validation", "its validation", "--validation N"),
         **dict.fromkeys(("unattributed_share", "phases", *FIGURES), no_phases),
         "wall_s": "the run was not timed as a whole",
-        "preparation_s": "the training did not get as far as its first step",
-        "peak_memory_bytes": "this system keeps no high-water mark of a process's memory",
-        "device_peak_memory_bytes": no_device_peak,
-        "device": "the device works in step with the host: its times are the host's",
+        "preparation_s": "the training ended before its first step",
+        "peak_memory_bytes": "this system does not record the peak memory of a process",
+        "device_peak_memory_bytes": "the device is the CPU, whose memory is the host's"
+        if device.startswith("cpu")
+        else "the training did not report its device memory",
+        "device": "the device is not asynchronous: its times are the host's",
         "communication": "the training is one process",
-        "off_blocks": "too few steps: blocks without detail begin after 2,000, and five are needed",
-        "layers": no_layers,
+        "off_blocks": "too few steps: five blocks without detail are needed, the first after 2,000",
+        "layers": requested("layers", "its layers were measured", "--layers N"),
         "flops": "the run ended before its operations were counted",
-        "counters": no_counters,
-        "page_cache": not_cold,
-        "requests": "no object store was asked",
+        "counters": requested("counters", "its counters were read", "--counters N"),
+        "page_cache": "kept as it was: --page-cache cold"
+        if spec.get("page_cache", "keep") == "keep"
+        else "the run ended before its first epoch",
+        "requests": "no object store was used",
         "samples": _NO_SAMPLES,
     }
 
@@ -196,15 +178,14 @@ def _reasons_of_user_script(run: Run) -> dict[str, str]:
         **dict.fromkeys(_ACCURACIES, "a user script does not report its accuracy"),
         "memory_bill": "the memory of a user script is measured, not forecast",
         "preparation_s": "where a user script's preparation ends is unknown",
-        "page_cache": "kept as it was: a user script's files are its own",
+        "page_cache": "kept as it was: stepscope does not evict a user script's files",
         "flops": "the operations of a user script are not counted",
-        "counters": "the counters are read in runs of our own",
+        "counters": "counters are only read in built-in trainings",
         "bad_samples": "a user script handles unreadable samples itself",
     }
     if "rank" in run.spec:
         reasons["communication"] = (
-            "no DistributedDataParallel exchanged gradients in it, and how long a script takes "
-            "to exchange them by other means is not known"
+            "no DistributedDataParallel was used, and other communication is not timed"
         )
     return reasons
 
@@ -213,10 +194,7 @@ def made_cold(run: Run) -> ColdCache | None:
     """Return how cold the page cache was made at the start; None if it was kept."""
     for event in run.events:
         if event["event"] == "page_cache":
-            figures = {
-                name: value for name, value in event.items() if name not in ("event", "time_s")
-            }
-            return cast("ColdCache", figures)
+            return cast("ColdCache", {k: v for k, v in event.items() if k not in _EVENT_KEYS})
     return None
 
 
@@ -228,10 +206,7 @@ def bad_samples(run: Run) -> int | None:
 
 
 def samples_in(steps: Table) -> int | None:
-    """Return the number of samples of all steps; None if no step records it.
-
-    Steps without a number count with the mean of the others.
-    """
+    """Return the samples of all steps, extrapolated over unknown ones; None without any."""
     known: list[int] = [samples for samples in steps["samples"] if samples is not None]
     if len(known) == len(steps):
         return sum(known)
@@ -269,7 +244,7 @@ def _rate(epochs: list[EpochRow]) -> float | None:
 # --- Figures of a run in progress
 
 
-NOT_CLOSED = "the run has not been closed"
+NOT_CLOSED = "the run has not ended"
 _ONLY_WHEN_CLOSED = (
     *("wall_s", "accounted_share", "peak_memory_bytes", "device_peak_memory_bytes", "memory_bill"),
     *("layers", "device"),
@@ -316,10 +291,7 @@ _ASIDE = ("temperature_c", "absent", "changed")
 
 
 def flat_environment(info: RunRecord) -> FlatEnvironment:
-    """Return the environment of a run, with its conditions on the same level.
-
-    A condition that changed during the run is `before -> after`.
-    """
+    """Return the environment and conditions of a run; a changed condition is `before -> after`."""
     environment = info.get("environment") or {}
     flat = {name: value for name, value in environment.items() if name != "conditions"}
     conditions = environment.get("conditions")

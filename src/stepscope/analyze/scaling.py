@@ -1,21 +1,19 @@
 """How much faster is a training in more processes? Speed-up and efficiency over rounds.
 
-Strong scaling: the batch is constant, and each process takes a part of it. Weak scaling: each
-process takes a whole batch. The speed-up is the ratio of samples per second to that of the fewest
-processes, the base; the efficiency is the speed-up over the ideal one. Rates exclude the start of
-each epoch, which weighs too much in short trials.
+Strong scaling: the processes share the batch. Weak scaling: each process takes a whole batch. The
+speed-up is relative to the fewest processes, the base. Rates exclude the start of each epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import compress
 from typing import Literal, get_args
 
 from stepscope.analyze.sweep_summary import steady_steps
 from stepscope.records import schema
-from stepscope.records.run_reader import Run, load_run
+from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.records.types import MeasuredScaling, Setting
 from stepscope.stats import known_mean, known_median, ratio_of_rounds
@@ -60,8 +58,10 @@ def trials_with_rate(sweep: Sweep, values: Setting) -> list[Trial]:
     """Return the completed trials of a setting that have steps after the start of an epoch."""
     return [
         trial
-        for trial in _trials_of(sweep, values)
-        if trial.status == schema.COMPLETED and trial.metrics.get("steady_samples_per_s")
+        for trial in sweep.trials
+        if trial.values == values
+        and trial.status == schema.COMPLETED
+        and trial.metrics.get("steady_samples_per_s")
     ]
 
 
@@ -91,13 +91,15 @@ def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> MeasuredScaling:
         "reason": None,
     }
     if not trials:
-        return {**row, "reason": _why_none(_trials_of(sweep, values))}
+        ended = [each for each in sweep.trials if each.values == values and each.reason]
+        reasons = (f"{each.status.replace('_', ' ')}: {each.reason}" for each in ended)
+        return {**row, "reason": next(reasons, "its epoch has no steps after its start")}
     if count == base:
         return {**row, "speedup": 1.0, "efficiency": 1.0, "rounds": len(rates)}
     shared = sorted(rates.keys() & at_base.keys())
     ratio = ratio_of_rounds([at_base[each] for each in shared], [rates[each] for each in shared])
     if ratio is None:
-        return {**row, "reason": f"no round in which the base, {base}, gave figures too"}
+        return {**row, "reason": f"no round that the base of {base} completed too"}
     return {
         **row,
         "speedup": ratio.ratio,
@@ -108,23 +110,8 @@ def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> MeasuredScaling:
     }
 
 
-def _trials_of(sweep: Sweep, values: Setting) -> list[Trial]:
-    return [trial for trial in sweep.trials if trial.values == values]
-
-
 def _by_round(trials: Iterable[Trial]) -> dict[int, float]:
-    return {
-        trial.repeat: rate
-        for trial in trials
-        if (rate := trial.metrics.get("steady_samples_per_s")) is not None
-    }
-
-
-def _why_none(trials: Sequence[Trial]) -> str:
-    reasons = (
-        f"{trial.status.replace('_', ' ')}: {trial.reason}" for trial in trials if trial.reason
-    )
-    return next(reasons, "its epoch is too short to tell its start from the rest")
+    return {trial.repeat: trial.metrics["steady_samples_per_s"] or 0.0 for trial in trials}
 
 
 # --- Processes that share the CPUs
@@ -132,32 +119,26 @@ def _why_none(trials: Sequence[Trial]) -> str:
 
 def shared_processors(sweep: Sweep, scale: Scale) -> Iterator[str]:
     """Yield notes on numbers of processes that have fewer CPUs each than the base."""
-    base, *others = (_one_run(sweep, scale, count) for count in scale.processes)
-    threads = _cpu_threads(base)
-    if base is None or threads is None:
-        return
-    cpus = base.info["environment"].get("cpus_usable")
-    for count, run in zip(scale.processes[1:], others, strict=True):
-        each = _cpu_threads(run)
-        if each is None:
+    threads = {count: _cpu_threads(sweep, scale, count) for count in scale.processes}
+    at_base, cpus = threads.pop(scale.base) or (None, None)
+    for count, found in threads.items():
+        if at_base is None or found is None:
             continue
-        threads_each = format_count(each, "thread")
-        if each < threads:
+        each = format_count(found[0], "thread")
+        if found[0] < at_base:
             yield (
-                f"each of {count} processes had {threads_each}, the base {threads}: "
-                "they share the processors of this machine. --threads 1 gives every process one"
+                f"{count} processes share this machine's CPUs, with {each} each; the base had "
+                f"{at_base}. For a fair comparison use --threads 1"
             )
-        elif cpus is not None and each * count > cpus:
-            yield f"{count} processes of {threads_each} each share {cpus} processors"
+        elif cpus is not None and found[0] * count > cpus:
+            yield f"{count} processes of {each} each share {cpus} CPUs"
 
 
-def _one_run(sweep: Sweep, scale: Scale, count: int) -> Run | None:
-    trials = trials_with_rate(sweep, scale.values("strong", count))
-    return load_run(sweep.folder_of(trials[0])) if trials else None
-
-
-def _cpu_threads(run: Run | None) -> int | None:
-    """Return the threads of a process that computes on the CPU; None on another device."""
-    if run is None or not run.info["environment"].get("device", "").startswith("cpu"):
-        return None
-    return run.info["environment"].get("threads")
+def _cpu_threads(sweep: Sweep, scale: Scale, count: int) -> tuple[int, int | None] | None:
+    """Return the threads of a process that computes on the CPU, and the usable CPUs."""
+    for trial in trials_with_rate(sweep, scale.values("strong", count))[:1]:
+        environment = load_run(sweep.folder_of(trial)).info["environment"]
+        threads = environment.get("threads")
+        if environment.get("device", "").startswith("cpu") and threads is not None:
+            return threads, environment.get("cpus_usable")
+    return None

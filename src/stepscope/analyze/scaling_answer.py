@@ -8,7 +8,6 @@ from stepscope.analyze.predicted_scaling import (
     NetworkLink,
     ScalingInputs,
     measured_base,
-    overlap_share,
     predict,
 )
 from stepscope.analyze.rank_balance import ranks_of
@@ -34,23 +33,19 @@ from stepscope.units import format_bandwidth, format_bytes, format_duration, for
 KIND = "scale"
 _MODE_WORDS = {"strong": "with the same batch", "weak": "with a batch for each process"}
 _ASSUMPTIONS = (
-    "each process on a machine like the base's; loading, forward and backward shrink with its part "
-    "of the batch, the optimiser does not"
+    "each process has a machine like the base's; its time shrinks with its part of the batch, "
+    "except for the optimiser"
 )
 
 
 def scale_of(sweep: Sweep) -> Scale:
     """Return the trials that a scale sweep compares."""
-    asked = sweep.info["scale"]
-    return Scale(asked["batch_size"], tuple(asked["processes"]))
+    wanted = sweep.info["scale"]
+    return Scale(wanted["batch_size"], tuple(wanted["processes"]))
 
 
 def scaling_of(sweep: Sweep) -> ScalingAnswer:
-    """Return the answer of a scale sweep as plain values.
-
-    Raises:
-        AnswerIsNo: no number of processes can be compared with the base.
-    """
+    """Return the answer of a scale sweep, or raise `AnswerIsNo` if nothing can be compared."""
     scale = scale_of(sweep)
     measured = measured_scaling(sweep, scale)
     predicted, assumed = _prediction(sweep, scale, measured)
@@ -58,8 +53,8 @@ def scaling_of(sweep: Sweep) -> ScalingAnswer:
     if not predicted and all(row["speedup"] is None for row in others):
         reasons = [row["reason"] for row in measured if row["reason"]]
         reasons = reasons or ([assumed["how"]] if assumed else [])
-        said = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons))
-        raise AnswerIsNo(f"nothing can be compared: {said}. The trials: {sweep.path}")
+        why = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons))
+        raise AnswerIsNo(f"nothing can be compared: {why}. The trials are in {sweep.path}")
     return {
         "measured": measured,
         "predicted": predicted,
@@ -87,18 +82,18 @@ def gradient_bytes_of(sweep: Sweep) -> tuple[int | None, str]:
 def _prediction(
     sweep: Sweep, scale: Scale, measured: Sequence[MeasuredScaling]
 ) -> tuple[list[PredictedScaling], ScalingAssumptions | None]:
-    asked = sweep.info["scale"]
-    if not asked["predict"] or asked["bandwidth_bytes_per_s"] is None:
+    wanted = sweep.info["scale"]
+    if not wanted["predict"] or wanted["bandwidth_bytes_per_s"] is None:
         return [], None
-    network = NetworkLink(asked["bandwidth_bytes_per_s"], asked["latency_s"] or 0.0)
+    network = NetworkLink(wanted["bandwidth_bytes_per_s"], wanted["latency_s"] or 0.0)
     gradient_bytes, why_unknown = gradient_bytes_of(sweep)
-    share, how_overlap = _overlap(measured, asked["exchanges"])
+    share, how_overlap = _overlap(measured, wanted["exchanges"])
     assumed: ScalingAssumptions = {
         "bandwidth_bytes_per_s": network.bandwidth_bytes_per_s,
         "latency_s": network.latency_s,
         "gradient_bytes": gradient_bytes,
         "overlap_share": share,
-        "how": f"no prediction, as gradients were not counted: {why_unknown}",
+        "how": f"no prediction, because the size of the gradients is unknown: {why_unknown}",
     }
     if gradient_bytes is None:
         return [], assumed
@@ -107,10 +102,10 @@ def _prediction(
         predict(mode, scale.total_batch(mode, count), count, base, inputs)
         for mode in MODES
         if (base := measured_base(sweep, scale, mode)) is not None
-        for count in asked["predict"]
+        for count in wanted["predict"]
     ]
-    latency = "" if asked["latency_s"] is not None else "; no latency, as none was given"
-    size = f"a ring all-reduce of {format_bytes(gradient_bytes)} of gradients, once a step"
+    latency = "" if wanted["latency_s"] is not None else "; no latency, because none was given"
+    size = f"a ring all-reduce of {format_bytes(gradient_bytes)} of gradients per step"
     return predicted, {**assumed, "how": f"{size}; {how_overlap}{latency}; {_ASSUMPTIONS}"}
 
 
@@ -128,15 +123,13 @@ def _overlap(
     ]
     if not known:
         reasons = (each["reason"] for each in exchanges if each["reason"])
-        reason = next(reasons, "no trial of several processes gave figures")
+        reason = next(reasons, "no trial of several processes has figures")
         return 0.0, f"no overlap with the backward pass is assumed: {reason}"
-    share = overlap_share(*zip(*known, strict=True))
     exposed_s, allreduce_s = (sum(values) / len(values) for values in zip(*known, strict=True))
-    hidden = f"{format_share(share)} of it" if share else "none of it"
+    share = max(0.0, 1 - exposed_s / allreduce_s)
     return share, (
-        f"{hidden} hidden behind the backward pass, as in the trials here: "
-        f"{format_duration(exposed_s)} of a step were not, and alone the exchange takes "
-        f"{format_duration(allreduce_s)}"
+        f"{format_share(share)} of it hidden behind the backward pass, as measured: "
+        f"{format_duration(exposed_s)} of {format_duration(allreduce_s)} were exposed"
     )
 
 
@@ -147,29 +140,29 @@ def _sentence(
     assumed: ScalingAssumptions | None,
 ) -> str:
     most = scale.processes[-1]
-    said = [_measured_words(scale.base, row) for row in others if row["processes"] == most]
-    sentences = [f"Measured: {'; '.join(said)}."] if said else []
+    measured = [_describe(scale.base, row) for row in others if row["processes"] == most]
+    sentences = [f"Measured: {'; '.join(measured)}."] if measured else []
     if predicted and assumed is not None:
         furthest = max(row["processes"] for row in predicted)
         network = format_bandwidth(assumed["bandwidth_bytes_per_s"])
         speedups = [
             f"{row['speedup']:.2f} times as fast {_MODE_WORDS[row['mode']]}, "
-            f"{format_share(row['efficiency'])} of the ideal"
+            f"{format_share(row['efficiency'])} efficiency"
             for row in predicted
             if row["processes"] == furthest
         ]
-        sentences.append(f"Predicted, over {network}: {furthest} processes {'; '.join(speedups)}.")
+        sentences.append(f"Predicted over {network}: {furthest} processes {'; '.join(speedups)}.")
     if scale.base > 1:
         sentences.append(f"The base is {scale.base} processes, the fewest that were measured.")
     return " ".join(sentences)
 
 
-def _measured_words(base: int, row: MeasuredScaling) -> str:
+def _describe(base: int, row: MeasuredScaling) -> str:
     who = f"{row['processes']} processes {_MODE_WORDS[row['mode']]}"
     if row["speedup"] is None or row["efficiency"] is None:
-        return f"{who} gave no figure ({row['reason']})"
-    sure = "too few rounds for an interval"
+        return f"{who} gave no result ({row['reason']})"
+    interval = "too few rounds for an interval"
     if row["low"] is not None and row["high"] is not None:
-        sure = f"{row['low']:.2f} to {row['high']:.2f} in {row['rounds']} rounds"
-    ideal = f"{format_share(row['efficiency'])} of the ideal"
-    return f"{who} are {row['speedup']:.2f} times as fast as {base} ({sure}), {ideal}"
+        interval = f"{row['low']:.2f} to {row['high']:.2f} in {row['rounds']} rounds"
+    efficiency = f"{format_share(row['efficiency'])} efficiency"
+    return f"{who} are {row['speedup']:.2f} times as fast as {base} ({interval}), {efficiency}"

@@ -19,10 +19,7 @@ from stepscope.records.types import (
 
 
 def front(points: Sequence[tuple[float | None, ...]]) -> list[int]:
-    """Return the indices of the points on the Pareto front, where more is better.
-
-    A point with a missing figure is not on it; equal points all are.
-    """
+    """Return the indices of the points on the Pareto front; a point with a None is not on it."""
     known = {
         index: tuple(value for value in point if value is not None)
         for index, point in enumerate(points)
@@ -31,13 +28,11 @@ def front(points: Sequence[tuple[float | None, ...]]) -> list[int]:
     return [
         index
         for index, point in known.items()
-        if not any(_beats(other, point) for other in known.values())
+        if not any(
+            other != point and all(a >= b for a, b in zip(other, point, strict=True))
+            for other in known.values()
+        )
     ]
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Return whether one point is at least as good in all figures and better in one."""
-    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
 
 
 KIND = "search"
@@ -53,9 +48,7 @@ def is_search(sweep: Sweep) -> bool:
 def designs_of(sweep: Sweep) -> list[SearchedDesign]:
     """Return a row for each trained design, those with the most epochs first, then the best.
 
-    Accuracy and epochs are those of the longest completed training on held-out samples; `status`
-    and `reason` are of the last one. `on_front` says that no other design is better in accuracy,
-    energy and cycles at once; the test accuracy plays no part.
+    `on_front`: no other design is better in validation accuracy, energy and cycles at once.
     """
     rows = [
         _row(sweep, proposal, trials)

@@ -1,8 +1,4 @@
-"""What does each setting of a sweep come to, over its rounds?
-
-`metrics` reduces one run to the figures that settings are compared by; `rows_of` combines the
-rounds of each setting.
-"""
+"""What does each setting of a sweep come to, over its rounds?"""
 
 from __future__ import annotations
 
@@ -28,10 +24,7 @@ from stepscope.stats import Interval, interval_of, known_mean, known_median
 
 
 def rows_of(sweep: Sweep) -> list[SweepRow]:
-    """Return a row for each setting, in the order in which they were requested.
-
-    If several kinds of node ran the trials, a setting has a row for each kind.
-    """
+    """Return a row for each setting, and for each kind of node that ran it."""
     sweep = by_node_kind(sweep)
     return [
         _row([trial for trial in sweep.trials if trial.values == values])
@@ -141,11 +134,7 @@ def _read_per_s(times_s: Iterable[float], read_bytes: Iterable[int | None]) -> f
 
 
 def steady_steps(run: Run) -> list[bool]:
-    """Return a mask of the steps of each epoch after its start.
-
-    The first two are left out, and those whose batches the workers prefetched: their loading time
-    says nothing about the rate of the loader.
-    """
+    """Return a mask of the steps of each epoch after warm-up and prefetched batches."""
     left_out = start_up_steps(run.spec)
     return [
         detail == schema.FULL and number > left_out
@@ -154,10 +143,7 @@ def steady_steps(run: Run) -> list[bool]:
 
 
 def start_up_steps(spec: RecordedSpec) -> int:
-    """Return the number of steps at the start of an epoch that `steady_steps` leaves out.
-
-    `spec` is that of a run, or of a trace with settings for the script's loader.
-    """
+    """Return the number of steps at the start of an epoch that `steady_steps` leaves out."""
     loader = spec.get("loader") or {}
     workers = spec.get("workers") or loader.get("num_workers") or 0
     prefetch = spec.get("prefetch") or loader.get("prefetch_factor") or 2
@@ -166,27 +152,15 @@ def start_up_steps(spec: RecordedSpec) -> int:
 
 
 def whole_turns(steps: int, workers: int) -> int:
-    """Return the steps of as many whole turns of the workers as there are, at least one.
-
-    Batches come in bursts, one from each worker: part of a burst would look too fast or too slow.
-    """
+    """Return the steps of whole turns of the workers, as batches come in bursts, one from each."""
     return max(workers, steps // workers * workers) if workers else steps
 
 
 def mean_step(steps: Iterable[StepFigures]) -> StepFigures:
     """Return the mean of each figure over the steps that have it."""
-    known = list(steps)
-    return {
-        "step_s": known_mean(each["step_s"] for each in known),
-        "load_s": known_mean(each["load_s"] for each in known),
-        "load_cpu_s": known_mean(each["load_cpu_s"] for each in known),
-        "data_s": known_mean(each["data_s"] for each in known),
-        "transfer_s": known_mean(each["transfer_s"] for each in known),
-        "forward_s": known_mean(each["forward_s"] for each in known),
-        "backward_s": known_mean(each["backward_s"] for each in known),
-        "optimizer_s": known_mean(each["optimizer_s"] for each in known),
-        "other_s": known_mean(each["other_s"] for each in known),
-    }
+    known = [cast("dict[str, float | None]", each) for each in steps]
+    means = {name: known_mean(each[name] for each in known) for name in _OF_A_STEP}
+    return cast("StepFigures", means)
 
 
 def rate(samples: Iterable[int | None], step_s: Iterable[float]) -> float | None:

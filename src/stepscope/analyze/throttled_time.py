@@ -1,8 +1,6 @@
 """How much of a run was throttled, and what did that cost?
 
-Neighbouring steps are correlated, so a step is not an independent observation: throttled steps and
-the others are cut into blocks of neighbours, and the medians of the blocks are compared. The
-interval is of this run alone, and includes whatever else changed at the same time.
+Neighbouring steps are correlated, so the medians of blocks of neighbours are compared.
 """
 
 from __future__ import annotations
@@ -35,15 +33,12 @@ class Range:
 
 
 def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[ThrottlingFigures | None, str]:
-    """Return the summary's figures on throttling, or None and the reason.
-
-    Shares are of all steps. Medians leave out the dropped epochs and steps without full detail.
-    """
+    """Return the summary's figures on throttling, or None and the reason."""
     watched = watched_sources(run.events)
     if watched is None:
-        return None, "nobody watched for it during this run"
+        return None, "throttling was not watched during this run"
     if not watched:
-        return None, "this machine shows neither its clocks nor its heat"
+        return None, "no CPU clock, temperature sensor or GPU that reports throttling"
     steps, marked = run.steps, run.throttled
     if not len(steps):
         return None, "no step was finished"
@@ -82,10 +77,7 @@ def share_of_time(run: Run) -> float | None:
 
 
 def slowdown(step_s: Sequence[float], marked: Sequence[bool | None]) -> SlowdownFigures | None:
-    """Compare the throttled steps with the others; None if there are none of either.
-
-    The interval is of 95 %; its ends are None if either has fewer than ten steps.
-    """
+    """Compare the throttled steps with the others; None if there are none of either."""
     inside, outside = (
         [took_s for took_s, mark in zip(step_s, marked, strict=True) if mark is wanted and took_s]
         for wanted in (True, False)
@@ -116,11 +108,12 @@ def throttled_on_one_side(baseline: Sequence[Run], other: Sequence[Run]) -> str 
 def _in_how_many(shares: Sequence[float | None]) -> str:
     known = [share for share in shares if share is not None]
     if not known:
-        return "runs that nobody watched for it"
-    held = [share for share in known if share]
-    if not held:
+        return "runs without a record of it"
+    throttled = [share for share in known if share]
+    if not throttled:
         return f"none of {len(known)} runs"
-    return f"{len(held)} of {len(known)} runs, for {format_share(max(held))} of the time at most"
+    most = format_share(max(throttled))
+    return f"{len(throttled)} of {len(known)} runs, for up to {most} of the time"
 
 
 def _medians_of_blocks(values: Sequence[float]) -> list[float]:

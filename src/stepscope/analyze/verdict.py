@@ -16,7 +16,7 @@ _ACTIVITIES = {
     "forward": "The forward pass",
     "backward": "The backward pass",
     "optimizer": "The optimiser",
-    "other": "What is in no phase",
+    "other": "Work outside the phases",
 }
 
 
@@ -28,21 +28,21 @@ def verdict_on(run: Run, figures: Summary) -> Iterator[str]:
         step_s = sum(phase["mean_s"] for phase in phases.values())
         share, mean_s = format_share(phases[most]["share"]), format_duration(phases[most]["mean_s"])
         yield (
-            f"{_ACTIVITIES[most]} takes the largest part of a step: {share}, "
-            f"{mean_s} of {format_duration(step_s)} on average."
+            f"{_ACTIVITIES[most]} takes the largest share of a step: {share}, {mean_s} of "
+            f"{format_duration(step_s)} on average."
         )
         if most != "data":
             yield f"Waiting for data takes {format_share(phases['data']['share'])}."
         yield f"{', '.join(_reliability(run, figures))}."
     else:
         why = (figures.get("absent") or {}).get("phases", "no step is recorded")
-        yield f"Where the time goes cannot be said: {why}."
+        yield f"The time by phase is unknown: {why}."
     if run.status != schema.COMPLETED:
         yield _ending(run)
     for name in (schema.STEPS, schema.EPOCHS, schema.TELEMETRY):
         cut = getattr(run, name.removesuffix(".csv")).cut_lines
         if cut:
-            yield f"{name}: left out {cut:,} line{'s' * (cut > 1)} that could not be read."
+            yield f"{name}: skipped {cut:,} unreadable line{'s' * (cut > 1)}."
 
 
 def about_accounted_share(figures: Summary) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _reliability(run: Run, figures: Summary) -> Iterator[str]:
         yield f"figures {dropped}"
     yield from about_accounted_share(figures)
     if (share := figures.get("unattributed_share")) is not None:
-        yield f"{format_share(share)} of it in no phase"
+        yield f"{format_share(share)} outside the phases"
     cost = (run.info.get("instrument") or {}).get("overhead_share")
     if cost is not None:
         yield f"profiling overhead {format_share(cost)}"
@@ -66,7 +66,7 @@ def _reliability(run: Run, figures: Summary) -> Iterator[str]:
 
 def _ending(run: Run) -> str:
     if run.status == schema.RUNNING:
-        return "The run has not been closed: this is what is on disk so far."
+        return "The run has not ended: these are the figures so far."
     reason = run.info.get("reason")
     because = f": {str(reason).rstrip('.')}" if reason else ""
     return f"The run ended as {run.status.replace('_', ' ')}{because}."

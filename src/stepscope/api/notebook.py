@@ -1,7 +1,4 @@
-"""`stepscope.load_run`: a recorded run that Jupyter can display.
-
-`records` knows nothing about rendering; this module combines its `Run` with `report.html`.
-"""
+"""`stepscope.load_run`: a recorded run that Jupyter can display."""
 
 from __future__ import annotations
 

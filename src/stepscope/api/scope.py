@@ -42,9 +42,9 @@ class Scope:
                 optimizer.zero_grad()
                 scope.lap("optimizer")
 
-    `lap` gives the time since the lap before to a phase; what no lap claims is `other`. A step is
-    what happens between two batches, or between `accumulate` of them. The run is closed when the
-    program ends, by `close`, or by leaving a `with` block.
+    `lap` assigns the time since the previous lap to a phase; the rest is `other`. A step lasts from
+    one batch to the next, or over `accumulate` batches. The run is closed when the program ends, by
+    `close`, or by leaving a `with` block.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Scope:
         atexit.register(self._close_at_exit)
 
     def epoch(self, loader: Iterable[T], *, accumulate: int = 1) -> Iterator[T]:
-        """Go through a loader's batches; each one, or each `accumulate`, is a step."""
+        """Iterate over a loader's batches; each one, or each `accumulate`, is a step."""
         self._epoch += 1
         timing = EpochTiming(self._epoch, seconds(now_ns() - self._session.origin_ns))
         self._loss_sum, self._loss_samples = 0.0, 0
@@ -114,11 +114,7 @@ class Scope:
             self._epochs.flush()
 
     def lap(self, phase: str, loss: torch.Tensor | None = None) -> None:
-        """Give the time since the last lap to a phase, and say what the loss is once it is known.
-
-        Raises:
-            RequestError: there is no such phase.
-        """
+        """Assign the time since the last lap to a phase; `loss` is that of the step."""
         number = _PHASES.get(phase)
         if number is None:
             raise RequestError(f"no phase {phase!r}.{nearest(phase, _PHASES)}")

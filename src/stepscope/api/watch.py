@@ -28,10 +28,7 @@ from stepscope.records.types import (
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.trace.tracer import Tracer
 
-# --- The run folder of the watched program
-
-
-_NOT_SAMPLED = "the process beside the program that samples its memory did not live to say it"
+_NOT_SAMPLED = "the process that samples memory exited without reporting a result"
 
 
 class Session:
@@ -68,10 +65,7 @@ class Session:
         absent: dict[str, str] | None = None,
         device_memory: DeviceMemoryPeak | None = None,
     ) -> None:
-        """Write the last fields and close the folder; do nothing in a fork of the program.
-
-        `device_memory` is the result of `DevicePool.at_end`, if there is a device.
-        """
+        """Write the last fields and close the folder; do nothing in a fork of the program."""
         if os.getpid() != self._process:
             return
         sampled = self._end_sampler()
@@ -84,7 +78,7 @@ class Session:
         )
         info = self.made.read_info()
         summary = summarize(run_reader.load_run(self.made.path), measured)
-        status, reason = _judge(error)
+        status, reason = _status_of(error)
         self.made.close(
             status=status,
             reason=reason,
@@ -103,15 +97,15 @@ class Session:
 
     def _end_sampler(self) -> SamplerResult | None:
         """Return the sampler's result; None if it ended without one."""
-        said, _ = self._sampler.communicate()  # closes its input, on which it ends
+        output, _ = self._sampler.communicate()  # closes its input, on which it ends
         try:
-            found: SamplerResult = json.loads(said.strip().rpartition(b"\n")[2])
+            found: SamplerResult = json.loads(output.strip().rpartition(b"\n")[2])
         except ValueError:
             return None
         return found
 
 
-def _judge(error: BaseException | None) -> tuple[str, str | None]:
+def _status_of(error: BaseException | None) -> tuple[str, str | None]:
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return schema.COMPLETED, None
     if isinstance(error, KeyboardInterrupt):
@@ -124,15 +118,14 @@ def _judge(error: BaseException | None) -> tuple[str, str | None]:
 def watch(
     name: str = "watch", *, out: str | Path = "runs", layers: int = 0, quiet: bool = False
 ) -> Iterator[Path]:
-    """Watch the training inside of the `with` block; yields the run folder.
+    """Profile the training inside the `with` block by hooks; yields the run folder.
 
-    Everything is found out by hooks, which are taken off at the end of the block. Only the thread
-    that enters the block is watched.
+    Only the thread that enters the block is profiled.
 
     Args:
-        name: what to call the run.
-        out: the folder that run folders are made in.
-        layers: look at every layer for so many steps in the middle.
+        name: the name of the run.
+        out: the folder for run folders.
+        layers: time every layer during this many steps.
         quiet: print no table at the end.
     """
     session = Session(out, name, {"layers": layers}, quiet)
@@ -145,17 +138,17 @@ def watch(
         raised = error
         raise
     finally:
-        words = tracer.final_message()
-        if not words["steps"] and not quiet:
+        result = tracer.final_message()
+        if not result["steps"] and not quiet:
             print(
-                "stepscope: no training step was seen: no step of a torch optimiser in this thread",
+                "stepscope: no training step found: no torch optimiser stepped in this thread",
                 file=sys.stderr,
             )
         session.end(
             raised or tracer.trouble,
-            words["instrument"],
-            words["environment"],
-            words["layers"],
-            words.get("absent"),
-            words.get("device_memory"),
+            result["instrument"],
+            result["environment"],
+            result["layers"],
+            result.get("absent"),
+            result.get("device_memory"),
         )

@@ -81,7 +81,7 @@ def estimate(
     design
         The accelerator: simple_weight_stationary, or a TOML file of the same form.
     chart
-        A file for the energy of each layer by level: .png, .svg, .pdf, .html or .json.
+        A file for the energy of each layer by level: .png, .svg or .pdf.
     """
     if (model is None) == (layer is None):
         raise RequestError("estimate: wanted a model or --layer, one of the two.")

@@ -23,7 +23,7 @@ _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)\s*", re.ASCII)
 def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = False) -> int:
     """Compare runs, sets of runs or settings of a sweep with the first one, the baseline.
 
-    Exits with 1 where one is certainly slower than --fail-if-slower allows.
+    The exit code is 1 if one is certainly slower than --fail-if-slower allows.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = F
     """
     most_slowdown = None if fail_if_slower is None else _read_share(fail_if_slower)
     found = comparison.compare(read_sides(sides))
-    limited = None if most_slowdown is None else _held_against(found, most_slowdown)
+    limited = None if most_slowdown is None else _check_slowdown(found, most_slowdown)
     if json:
         print(dumps(comparison_as_json(found, limited)))
     else:
@@ -48,8 +48,7 @@ def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = F
         ("{} is slower than the baseline by more than {}", limited["slower"]),
         ("{} is not slower than the baseline by more than {}", limited["not_slower"]),
         (
-            "it could not be shown whether {} is slower than the baseline by more than {}: more "
-            "rounds would tell",
+            "undecided whether {} is slower than the baseline by more than {}: use more rounds",
             limited["cannot_tell"],
         ),
     ):
@@ -58,7 +57,7 @@ def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = F
     return AnswerIsNo.exit_code if limited["slower"] else 0
 
 
-def _held_against(found: comparison.Comparison, most_slowdown: float) -> SlowdownCheck:
+def _check_slowdown(found: comparison.Comparison, most_slowdown: float) -> SlowdownCheck:
     """Group the sides by whether they are slower than permitted."""
     names: dict[bool | None, list[str]] = {True: [], False: [], None: []}
     for each in found.others:

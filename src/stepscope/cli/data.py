@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,25 +11,20 @@ from cyclopts import App, Parameter
 
 from stepscope.cli.streams import AsJson
 from stepscope.data import dataset_registry
-from stepscope.data.dataset import DataSource, Verified, VerifiedCache
+from stepscope.data.dataset import DataSource
 from stepscope.data.object_store.store_url import parse_address
 from stepscope.errors import DataError, RequestError
-from stepscope.records.types import (
-    DataCheckAnswer,
-    DataPutAnswer,
-    VerifiedFile,
-    VerifiedFolder,
-)
+from stepscope.records.types import DataCheckAnswer, DataPutAnswer, VerifiedFolder
 from stepscope.units import format_bytes
 
 app = App(name="data", help="Get and verify data sets, and put them into a bucket.")
 
-DataDir = Annotated[Path, Parameter(help="folder where data sets lie")]
+DataDir = Annotated[Path, Parameter(help="folder of the data sets")]
 
 
 @app.command
 def get(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = False) -> int:
-    """Fetch a data set into the data folder, unless it is there and valid.
+    """Download a data set, unless the data folder has valid files.
 
     Parameters
     ----------
@@ -53,52 +47,40 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
     """
     dataset = dataset_registry.find(name, DataSource(data_dir=data_dir))
     checked, cache = dataset.verify(data_dir), dataset.verify_cache()
+    wrong = [found for found in checked if found["status"] != "ok"]
     if json:
         answer: DataCheckAnswer = {
             "data": name,
             "data_dir": str(data_dir),
-            "files": _files(checked),
-            "cache": None if cache is None else _folder(cache),
+            "files": checked,
+            "cache": cache,
         }
         print(json_module.dumps(answer))
     else:
         for found in checked:
-            print(f"{found.status:10} {found.file}  {found.detail}")
+            print(f"{found['status']:10} {found['file']}  {found['detail']}")
         if cache is not None:
             _print_cache(cache)
-    wrong = [found for found in checked if not found.ok]
+        if not wrong:
+            print(f"All {len(checked)} files of {name} in {data_dir} are valid.")
     if not wrong:
         return 0
     print(
-        f"stepscope: {len(wrong)} of {len(checked)} files of {name} in {data_dir} are not as "
-        f"published. Fetch them with: stepscope data get {name} --data-dir {data_dir}",
+        f"stepscope: {len(wrong)} of {len(checked)} files of {name} in {data_dir} are missing or "
+        f"damaged. Fetch them with: stepscope data get {name} --data-dir {data_dir}",
         file=sys.stderr,
     )
     return DataError.exit_code
 
 
-def _files(checked: Iterable[Verified]) -> list[VerifiedFile]:
-    return [
-        {"file": found.file, "status": found.status, "detail": found.detail} for found in checked
-    ]
-
-
-def _folder(cache: VerifiedCache) -> VerifiedFolder:
-    return {
-        "folder": str(cache.folder),
-        "size_bytes": cache.size_bytes,
-        "files": _files(cache.files),
-    }
-
-
-def _print_cache(cache: VerifiedCache) -> None:
+def _print_cache(cache: VerifiedFolder) -> None:
     """Print the folder, its size, and its damaged files."""
-    held = f"{len(cache.files)} files, {format_bytes(cache.size_bytes)}" if cache.files else "empty"
-    print(f"{'cache':10} {cache.folder}  {held}")
-    for found in cache.files:
-        if not found.ok:
-            detail = f"{found.detail}; drawn again when needed"
-            print(f"{found.status:10} {cache.folder / found.file}  {detail}")
+    size = f"{len(cache['files'])} files, {format_bytes(cache['size_bytes'])}"
+    print(f"{'cache':10} {cache['folder']}  {size if cache['files'] else 'empty'}")
+    for found in cache["files"]:
+        if found["status"] != "ok":
+            detail = f"{found['detail']}; drawn again when needed"
+            print(f"{found['status']:10} {cache['folder']}/{found['file']}  {detail}")
 
 
 @app.command
@@ -109,10 +91,11 @@ def put(
     *,
     layout: Annotated[
         Literal["objects", "shards"],
-        Parameter(help="one object a sample, or tar shards of 1,000 (the WebDataset layout)"),
+        Parameter(help="one object per sample, or WebDataset tar shards of 1,000 samples"),
     ] = "objects",
     samples: Annotated[
-        int | None, Parameter(help="put this many training samples, and a fifth as many for tests")
+        int | None,
+        Parameter(help="upload this many training samples, and a fifth as many test samples"),
     ] = None,
     endpoint_url: Annotated[
         str | None, Parameter(help="address of an S3-compatible object store")
@@ -120,7 +103,7 @@ def put(
     data_dir: DataDir = Path("data"),
     json: AsJson = False,
 ) -> int:
-    """Put a data set into a bucket; what is there and right is not sent again.
+    """Upload a data set to a bucket; valid objects are not sent again.
 
     Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or from a
     profile (AWS_PROFILE, ~/.aws/credentials).
@@ -130,7 +113,7 @@ def put(
     name
         A data set of small images, such as cifar10.
     url
-        Where to, such as s3://my-bucket/cifar10.
+        The bucket and prefix, such as s3://my-bucket/cifar10.
     """
     from stepscope.data.object_store.store_client import ObjectStore
     from stepscope.data.object_store.upload import put as put_into
@@ -138,7 +121,7 @@ def put(
     address = parse_address(url, endpoint_url)
     records = dataset_registry.find(name).records
     if records is None:
-        raise RequestError(f"{name} cannot be put into a bucket: wants one such as cifar10.")
+        raise RequestError(f"{name} cannot be put into a bucket. Use cifar10 or shapes.")
     done = put_into(
         name,
         lambda split: records.load(split, data_dir, samples),
@@ -160,7 +143,7 @@ def put(
     else:
         print(
             f"{name} is in {address} as {layout}: {done.sent:,} objects sent "
-            f"({format_bytes(done.sent_bytes)}), {done.kept:,} were there already. "
+            f"({format_bytes(done.sent_bytes)}), {done.kept:,} already there.\n"
             f"Train from it with: stepscope run --data {name} --source {address.url}"
         )
     return 0

@@ -1,4 +1,4 @@
-"""`stepscope doctor`: what this machine can measure, and what makes it unfair."""
+"""`stepscope doctor`: what this machine can measure, and what distorts measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepscope.doctor import run_checks
 from stepscope.errors import RequestError
 from stepscope.hardware import machine_setup
 from stepscope.hardware.conditions import describe_conditions
-from stepscope.hardware.machine_setup import PUT_BACK, kept_file
+from stepscope.hardware.machine_setup import RESTORE, kept_file
 from stepscope.hardware.procfs import system_root
 from stepscope.records.types import DoctorAnswer, PreparedAnswer, RestoredAnswer
 from stepscope.report.terminal.doctor_table import print_changes, print_checks, print_peaks
@@ -31,36 +31,37 @@ def doctor(
     yes: Switch = False,
     json: AsJson = False,
 ) -> int:
-    """Say what this machine can measure, what makes it unfair, and what is missing.
+    """Check what this machine can measure, and what would distort measurements.
 
     Parameters
     ----------
     data_dir
-        The folder under which data lies: its medium is named, and a little of it is read.
+        Folder of the data, to check its storage and read speed
     require
-        Conditions such as power_mode=MAXN,governor=performance: exits with 5 where one is not
-        met. With --apply they are set.
+        Exit with 5 unless conditions such as power_mode=MAXN,governor=performance hold; --apply
+        sets them
     peaks
-        Measure what this machine computes and moves at most, and keep it for later runs.
+        Measure the peak compute and memory rates, and save them for reports
     apply
-        Set what the edge protocol asks: power mode, governor, clocks, fan. What was is kept.
+        Set power mode, governor, clocks and fan for measurements; --restore undoes it
     restore
-        Put back what was before --apply.
+        Restore the settings from before --apply
     yes
-        Do not ask before --apply.
+        Do not ask for confirmation of --apply
     """
     root = system_root()
     asked = {"--apply": apply, "--restore": restore, "--peaks": peaks}
     found = [flag for flag, given in asked.items() if given]
     if len(found) > 1:
         raise RequestError(
-            f"{' and '.join(found)}: wanted one of them, found {len(found)}. "
-            "Call doctor for each, one after the other."
+            f"{' and '.join(found)}: wanted only one of them. Call doctor once for each."
         )
     if require is not None and restore:
-        raise RequestError("--require: wanted without --restore, which puts back what was.")
+        raise RequestError(
+            "--require: wanted without --restore, which restores the previous settings."
+        )
     if yes and not apply:
-        raise RequestError("--yes: wanted beside --apply, which alone asks. Leave it out.")
+        raise RequestError("--yes: wanted with --apply, the only option that asks. Leave it out.")
     if apply:
         return _apply(root, require, sure=yes, as_json=json)
     if restore:
@@ -83,14 +84,14 @@ def _apply(root: Path, require: str | None, *, sure: bool, as_json: bool) -> int
     print_changes(messages, planned)
     answer: PreparedAnswer = {"set": [], "kept": None}
     if planned and not sure and not _agreed():
-        messages.print("nothing was set")
+        messages.print("Nothing was changed.")
     else:
         machine_setup.apply(planned, root)
         if planned:
-            messages.print(f"set; put it back with: {PUT_BACK}")
+            messages.print(f"Done. Restore the previous settings with: {RESTORE}")
             answer = {"set": planned, "kept": str(kept_file(root))}
         else:
-            messages.print("nothing to set: what this machine has of it is as the protocol asks")
+            messages.print("Nothing to change: all settings are as the edge protocol requires.")
         check_requirements(require, root)
     if as_json:
         print(dumps(answer))
@@ -101,16 +102,15 @@ def _agreed() -> bool:
     """Ask the user for consent; without a terminal the answer is no."""
     if not sys.stdin.isatty():
         raise RequestError(
-            "--apply changes settings of this machine: wanted a terminal to ask on, or --yes."
+            "--apply changes settings of this machine: wanted --yes, or a terminal to confirm."
         )
-    print("set this? [y/N] ", end="", file=sys.stderr, flush=True)
+    print("Make these changes? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _restore(root: Path, *, as_json: bool) -> int:
     done = machine_setup.restore(root)
-    said = f"put back: {', '.join(done)}" if done else "there is nothing to put back"
-    print(said, file=sys.stderr)
+    print(f"Restored: {', '.join(done)}." if done else "Nothing to restore.", file=sys.stderr)
     answer: RestoredAnswer = {"restored": done}
     if as_json:
         print(dumps(answer))

@@ -25,8 +25,6 @@ from stepscope.units import format_path
 
 Display = TypeVar("Display", bound=LiveDisplay)
 
-# --- Report page
-
 
 def leave_report(folder: Path, console: Console) -> None:
     """Write the page of a run or sweep and print its path, or one line on the failure.
@@ -40,8 +38,8 @@ def leave_report(folder: Path, console: Console) -> None:
     except StepscopeError as error:
         print(f"stepscope: no report: {error}", file=sys.stderr)
     except Exception as error:
-        fault = f"a fault of stepscope: {type(error).__name__}: {error}"
-        print(f"stepscope: no report: {fault}", file=sys.stderr)
+        reason = f"internal error: {type(error).__name__}: {error}"
+        print(f"stepscope: no report: {reason}", file=sys.stderr)
     else:
         console.print(Text(f"report: {format_path(page)}"), soft_wrap=True)
 
@@ -77,11 +75,8 @@ def close(path: Path, outcome: Outcome, *, as_json: bool, console: Console | Non
     if outcome.reason:
         print(f"stepscope: {outcome.reason}", file=sys.stderr)
     if outcome.status == schema.INTERRUPTED and run.info.get("kind") == "run":
-        print(f"stepscope: go on with: stepscope resume {path}", file=sys.stderr)
+        print(f"stepscope: to continue: stepscope resume {path}", file=sys.stderr)
     return outcome.exit_code
-
-
-# --- Chart file
 
 
 def leave_chart(chart: Chart, file: Path, *, as_json: bool) -> None:

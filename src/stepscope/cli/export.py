@@ -28,10 +28,7 @@ Encode = Callable[[Run], Iterator[tuple[str, int]]] | Callable[[Run], Iterator[t
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its default file names, the unit that is counted, and how to open it.
-
-    Without a folder it is one text file.
-    """
+    """A format: its files, what is counted, and how to open it; without a folder, one text file."""
 
     files: Mapping[str, Encode]
     counted: Literal["events", "rows"]
@@ -54,10 +51,10 @@ FORMATS = {
     "tensorboard": Format(
         {tensorboard_events.FILE: tensorboard_events.encode},
         "events",
-        "look at it with: tensorboard --logdir {path}",
+        "open it with: tensorboard --logdir {path}",
         folder=tensorboard_events.FOLDER,
     ),
-    "tsv": Format({tsv.FILE: tsv.encode}, "rows", "accuracies are in percent, times in hours"),
+    "tsv": Format({tsv.FILE: tsv.encode}, "rows", "accuracy in percent, time in hours"),
 }
 
 _STANDARD_OUTPUT = "-"
@@ -77,7 +74,7 @@ def export(
     Parameters
     ----------
     run
-        The run folder; the run may still be going on.
+        The run folder; the run may still be active.
     to
         The format: chrome, a trace for Perfetto and chrome://tracing; parquet, the tables of steps,
         epochs and telemetry; tensorboard, scalars; tsv, epoch, hours, top-1 and top-5 in percent.
@@ -89,17 +86,16 @@ def export(
     if wanted is None:
         raise RequestError(f"unknown format {to!r}.{nearest(to, FORMATS)}")
     if output is not None and (not output or output.startswith("--")):
-        so_named = f" (one of that name: ./{output})" if output else ""
-        raise RequestError(f"--output wants a file, a folder or -, found {output!r}{so_named}.")
+        named_so = f" (for a file of that name: ./{output})" if output else ""
+        raise RequestError(f"--output: wanted a file, a folder or -, found {output!r}{named_so}.")
     if output == _STANDARD_OUTPUT and wanted.folder is not None:
         raise RequestError(
-            f"{to} is written into a folder, not to standard output. Give --output a folder, or "
-            "leave it out."
+            f"{to} is written into a folder, not to standard output. Give --output a folder or "
+            "omit it."
         )
     if output == _STANDARD_OUTPUT and json:
         raise RequestError(
-            "--json and --output - both want standard output. Leave one of them out, or give "
-            "--output a file."
+            "--json and --output - both use standard output. Omit one, or give --output a file."
         )
     recorded = load_run(run)
     pieces = {name: _read(encode, recorded) for name, encode in wanted.files.items()}
@@ -114,14 +110,14 @@ def export(
         count = sum(_write(target / name, each, into=target) for name, each in pieces.items())
     elif target.name in _RECORD and recorded.path in target.resolve().parents:
         raise RequestError(
-            f"{target} is a part of the run itself and is not replaced. "
+            f"{target} is part of the run and is not replaced. "
             "Choose another file with --output FILE."
         )
     else:
         count = sum(_write(target, each) for each in pieces.values())
     if recorded.status == schema.RUNNING:
         print(
-            "stepscope: the run has not been closed: this is what was on disk by now",
+            "stepscope: the run has not been closed; exported what is on disk so far",
             file=sys.stderr,
         )
     if json:
@@ -129,7 +125,8 @@ def export(
         answer[wanted.counted] = count
         print(json_module.dumps(answer))
     else:
-        print(f"{count:,} {wanted.counted}: {target}\n{wanted.how_to_open.format(path=target)}")
+        print(f"Wrote {count:,} {wanted.counted} to {target}")
+        print(f"Next: {wanted.how_to_open.format(path=target)}")
     return 0
 
 
@@ -143,12 +140,8 @@ def _read(encode: Encode, run: Run) -> Iterator[tuple[bytes, int]]:
 
 
 def _write(target: Path, pieces: Iterator[tuple[bytes, int]], into: Path | None = None) -> int:
-    """Write the file atomically; return its count of events or rows.
-
-    A target that is not a regular file (a pipe, /dev/null) is written directly. The folder `into`
-    is created once there is something to write.
-    """
-    first = next(pieces)
+    """Write a file atomically, or a pipe directly; return the count of events or rows."""
+    first = next(pieces)  # before a folder is made: there may be nothing to write
     target = target.resolve()
     total = 0
 

@@ -15,13 +15,6 @@ from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments.labs import lab_runner
 from stepscope.experiments.labs.lab_plan import LabRequest
-from stepscope.experiments.labs.lab_runner import (
-    LabFolder,
-    find_sheet,
-    labs,
-    run_lab,
-    run_without_sheet,
-)
 from stepscope.experiments.labs.lab_sheet import Sheet, read_sheet
 from stepscope.records.types import LabAnswer, LabsAnswer
 from stepscope.report.terminal.lab_tables import (
@@ -35,7 +28,7 @@ from stepscope.report.terminal.sweep_table import SweepDisplay
 
 
 def lab(
-    name: Annotated[str | None, completed_with(lambda _: labs())] = None,
+    name: Annotated[str | None, completed_with(lambda _: lab_runner.labs())] = None,
     /,
     *,
     settings: SettingsToo = None,
@@ -44,49 +37,51 @@ def lab(
     resume: Path | None = None,
     json: AsJson = False,
 ) -> int:
-    """Do an experiment, and print what it found; without a name, list them.
+    """Run an experiment and print its answer; without a name, list them.
 
-    Exits with 1 where the answer is no.
+    Exits with 1 if there is no answer.
 
     Parameters
     ----------
     name
-        Which experiment.
+        Name of the experiment.
     scale
-        Take this share of the data and epochs that the experiment asks for, like 0.05.
+        Use this share of the experiment's data and epochs, such as 0.05.
     repeats
-        Run every setting this many times [default: what the experiment asks for].
+        Run every setting this many times [default: set by the experiment].
     resume
-        Go on with an experiment that was stopped: its folder, and no other flag.
+        Continue the experiment in this folder; takes no other flag.
     """
     refuse_launcher("lab")
     flags = settings or {}
     if resume is not None:
         if flags or any(given is not None for given in (name, scale, repeats)):
-            raise RequestError("resume: takes no name and no other flag: the folder knows them.")
+            raise RequestError("resume: takes no name and no other flag; the folder records them.")
         with SweepDisplay(Console(file=sys.stderr)) as display:
             resumed = lab_runner.resume(resume, display)
         return _show_sheet(read_sheet(resumed["lab"]), resumed, json)
     if name is None:
-        listed: LabsAnswer = {
-            "labs": [{"name": each, "about": about} for each, about in labs().items()]
-        }
-        print_answer(listed, lambda console, _: print_labs(console, labs()), as_json=json)
+        labs = lab_runner.labs()
+        listed: LabsAnswer = {"labs": [{"name": each, "about": labs[each]} for each in labs]}
+        print_answer(listed, lambda console, _: print_labs(console, labs), as_json=json)
         return 0
-    sheet = find_sheet(name)
-    if sheet is not None:
-        share = 1.0 if scale is None else _share(scale)
-        rounds = None if repeats is None else count("repeats", repeats)
+    sheet = lab_runner.find_sheet(name)
+    if sheet is None:
+        for flag, value in (("scale", scale), ("repeats", repeats)):
+            if value is not None:
+                raise RequestError(f"{flag}: lab {name} does not take it. Leave it out.")
         with SweepDisplay(Console(file=sys.stderr)) as display:
-            found = run_lab(sheet, LabRequest(flags, share, rounds), display)
-        return _show_sheet(sheet, found, json)
-    for flag, value in (("scale", scale), ("repeats", repeats)):
-        if value is not None:
-            raise RequestError(f"{flag}: lab {name} has its own, found {value!r}. Leave it out.")
+            answer = lab_runner.run_without_sheet(name, flags, display)
+        print_answer(answer, print_finding, as_json=json)
+        return 0 if answer["holds"] else 1
+    try:
+        share = 1.0 if scale is None else float(scale)
+    except ValueError:
+        raise RequestError(f"scale: wanted a share such as 0.05, found {scale!r}.") from None
+    rounds = None if repeats is None else count("repeats", repeats)
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        answer = run_without_sheet(name, flags, display)
-    print_answer(answer, print_finding, as_json=json)
-    return 0 if answer["holds"] else 1
+        found = lab_runner.run_lab(sheet, LabRequest(flags, share, rounds), display)
+    return _show_sheet(sheet, found, json)
 
 
 def _show_sheet(sheet: Sheet, answer: LabAnswer, as_json: bool) -> int:
@@ -96,17 +91,10 @@ def _show_sheet(sheet: Sheet, answer: LabAnswer, as_json: bool) -> int:
         answer["plots"] = save_charts(charts, folder)
     except MissingExtraError as error:
         answer["missing"].append({"name": "plots", "reason": str(error)})
-    LabFolder(folder).update_info(plots=answer["plots"], missing=answer["missing"])
+    lab_runner.LabFolder(folder).update_info(plots=answer["plots"], missing=answer["missing"])
     print_answer(
         answer,
         lambda console, found: print_sheet(console, found, sheet.columns, charts),
         as_json=as_json,
     )
     return 0 if answer["holds"] else 1
-
-
-def _share(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise RequestError(f"scale: wanted a share like 0.05, found {text!r}.") from None

@@ -11,14 +11,14 @@ from stepscope.supervisor.ask_process import forecast
 
 
 def memory(model: str, /, *, settings: SettingsToo = None, json: AsJson = False) -> int:
-    """Forecast the memory that a run takes, item by item.
+    """Forecast the memory of a run, item by item.
 
-    Exits with 1 where it does not fit.
+    Exits with 1 if it does not fit.
 
     Parameters
     ----------
     model
-        A network of the zoo, or package.module:factory for your own.
+        A network of the zoo, or package.module:factory.
     """
     spec = resolve_request(None, {**(settings or {}), "model": model})
     bill = forecast(spec)

@@ -30,30 +30,28 @@ def report(
     markdown: Switch = False,
     json: AsJson = False,
 ) -> int:
-    """Show what a run, several runs or a sweep came to, as a page that needs no network.
+    """Write the report of a run, several runs or a sweep as one self-contained page.
 
-    Without a flag, report.html is written into the folder of the run or sweep; of several runs,
-    into the folder you are in.
+    By default report.html goes into the folder of the run or sweep; for several runs, into the
+    current folder.
 
     Parameters
     ----------
     runs
-        Run folders, a folder of runs, or one sweep folder. A run may still be going on.
+        Run folders, a folder of runs, or one sweep folder. A run may still be active.
     html
-        The page to write.
+        The page to write, if not report.html.
     charts
-        A folder for every chart as a file of its own.
+        Write every chart as a file into this folder.
     format
-        The form of those files: png, svg or pdf.
+        The format of those files: png, svg or pdf.
     markdown
         Print verdict, findings and figures as Markdown.
     """
     if markdown and json:
-        raise RequestError(
-            "--markdown and --json both want standard output. Leave one of them out."
-        )
+        raise RequestError("--markdown and --json both use standard output. Omit one.")
     if format not in _FORMATS:
-        raise RequestError(f"format: unknown form {format!r}.{nearest(format, _FORMATS)}")
+        raise RequestError(f"format: unknown format {format!r}.{nearest(format, _FORMATS)}")
     if html is not None and html.suffix.lower() not in _ENDINGS:
         raise RequestError(f"html: wanted a file name that ends in .html, found {str(html)!r}.")
     recorded = _read(runs)
@@ -75,18 +73,17 @@ def _read(paths: tuple[Path, ...]) -> Run | Sweep | list[Run]:
     seen = [run.path for run in runs]
     for path in seen:
         if seen.count(path) > 1:
-            raise RequestError(f"{path} is named more than once. Name every run once.")
+            raise RequestError(f"{path} is named more than once. Name each run once.")
     return runs[0] if len(runs) == 1 else runs
 
 
 def _runs_at(path: Path) -> list[Run]:
     """Return a run, or all runs in a folder."""
     if is_sweep(_folder(path)):
-        raise RequestError(f"{path} is a sweep, which has a page of its own. Name it alone.")
+        raise RequestError(f"{path} is a sweep. Name it alone: stepscope report {path}")
     inside = [] if (_folder(path) / schema.RUN).exists() else sorted(path.glob(f"*/{schema.RUN}"))
-    folders = [
-        file.parent for file in inside if not file.parent.is_symlink()
-    ]  # `latest` links to one of them
+    # `latest` is a link to one of them.
+    folders = [file.parent for file in inside if not file.parent.is_symlink()]
     return [load_run(folder) for folder in folders] or [load_run(path)]
 
 

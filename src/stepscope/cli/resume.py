@@ -1,4 +1,4 @@
-"""`stepscope resume`: go on with a run that was stopped."""
+"""`stepscope resume`: continue a stopped run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stepscope.supervisor import start_run
 
 
 def resume(path: RunPath, /, *, processes: int | None = None, json: AsJson = False) -> int:
-    """Go on with a stopped run, in its folder, from its checkpoint.
+    """Continue a stopped run, in its folder, from its checkpoint.
 
     Parameters
     ----------
     path
         The run folder.
     processes
-        Go on in this many processes [default: as before].
+        Continue in this many processes [default: as before].
     """
     with one_display() as display:
         found, outcome = start_run.resume(path, display, processes=processes)

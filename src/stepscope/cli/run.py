@@ -34,31 +34,30 @@ def run(
     Parameters
     ----------
     spec
-        A TOML file of settings, or the run.json of a run to repeat. Flags win over it.
+        A TOML file of settings, or the run.json of a run to repeat. Flags override it.
     force
-        Begin also a run that is forecast to take more memory than there is.
+        Start even if the forecast exceeds the available memory.
     prepare
-        Set power mode, governor, clocks and fan as the edge protocol and --require ask, and put
-        back what was in the end; mostly as root.
+        Set power mode, governor, clocks and fan for the run, and restore them; needs root.
     """
-    asked = resolve_request(spec, settings or {})
-    with _machine(asked, prepare), one_display() as display:
-        path, outcome = start_run.start(asked, display, force=force)
+    request = resolve_request(spec, settings or {})
+    with _machine(request, prepare), one_display() as display:
+        path, outcome = start_run.start(request, display, force=force)
     return close(path, outcome, as_json=json)
 
 
 @contextlib.contextmanager
-def _machine(asked: RunSpec, prepare: bool) -> Iterator[None]:
+def _machine(request: RunSpec, prepare: bool) -> Iterator[None]:
     """Prepare the machine for the run if requested, and print what was set."""
     if not prepare:
         yield
         return
     messages = Console(file=sys.stderr)
     root = system_root()
-    with prepared(wanted_conditions(asked.require, root), root) as changed:
+    with prepared(wanted_conditions(request.require, root), root) as changed:
         print_changes(messages, changed)
         if not changed:
-            messages.print("nothing to prepare: what this machine has of it is as it should be")
+            messages.print("nothing to prepare: this machine is already set up")
         yield
     if changed:
-        messages.print(f"put back: {', '.join(change['name'] for change in changed)}")
+        messages.print(f"restored: {', '.join(change['name'] for change in changed)}")

@@ -68,7 +68,7 @@ def scale(
     latency
         Of a message between two machines, like 20us. [default: none]
     chart
-        A file for the speed-up by processes: .png, .svg, .pdf, .html or .json.
+        A file for the speed-up by processes: .png, .svg or .pdf.
     resume
         Go on with a measurement that was stopped: its folder, and no flag but --chart and --json.
     """

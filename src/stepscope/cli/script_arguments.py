@@ -42,11 +42,7 @@ def mark_script(arguments: list[str]) -> list[str]:
 
 
 def split_script(words: Sequence[str]) -> tuple[list[str], TraceRequest | None]:
-    """Split a command's words at the `--` that `keep_mark` kept: ours, and the script's.
-
-    Raises:
-        RequestError: nothing that can be run follows it.
-    """
+    """Split a command's words at the `--` that `keep_mark` kept: ours, and the script's."""
     if MARK not in words:
         return list(words), None
     at = words.index(MARK)
@@ -66,11 +62,7 @@ def split_script(words: Sequence[str]) -> tuple[list[str], TraceRequest | None]:
 
 
 def refuse_launcher(command: str) -> None:
-    """Refuse a command that torchrun started in several processes, which would repeat the work.
-
-    Raises:
-        RequestError: it was started by torchrun.
-    """
+    """Refuse a command that torchrun started in several processes, which would repeat the work."""
     rank = find_rank()
     if rank is not None:
         raise RequestError(

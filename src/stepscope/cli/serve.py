@@ -28,27 +28,27 @@ def serve(
     Parameters
     ----------
     folder
-        Where the runs are. [default: runs]
+        The folder of the runs. [default: runs]
     port
-        The port to listen on; 0 takes any free one.
+        The port to listen on; 0 chooses a free one.
     host
-        The address to listen on. On any but loopback, the printed token is needed.
+        The address to listen on. Other than loopback, visitors need the printed token.
     """
     root = _USUAL_FOLDER if folder is None else folder
     if folder is not None and not folder.is_dir():
         raise RequestError(
-            f"{folder} is no folder. Give the one that holds runs: the --out of run."
+            f"{folder} is not a folder. Give the folder of your runs: stepscope serve runs"
         )
     if (root / schema.RUN).exists() or (root / schema.SWEEP).exists():
         raise RequestError(
-            f"{root} is a run or a sweep itself. Give the folder that holds it: "
+            f"{root} is a run or a sweep. Give the folder that contains it: "
             f"stepscope serve {root.resolve().parent}"
         )
 
     def print_address(url: str) -> None:
         answer: ServeAnswer = {"url": url, "folder": str(root)}
         print(dumps(answer) if json else url, flush=True)
-        print(f"stepscope: serving {root}; Ctrl-C ends it", file=sys.stderr, flush=True)
+        print(f"stepscope: serving {root}; press Ctrl-C to stop", file=sys.stderr, flush=True)
 
     from stepscope.report.live import live_server
 

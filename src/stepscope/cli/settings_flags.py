@@ -107,11 +107,7 @@ _WHOLE = re.compile(r"\s*([1-9][0-9]{0,8})\s*", re.ASCII)
 
 
 def layout_of(model: str, shape: str | None, classes: str | None) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a sample and the number of classes: those asked for, else the zoo's.
-
-    Raises:
-        RequestError: the model is unknown, or a flag is no shape or no number.
-    """
+    """Return the shape of a sample and the number of classes: those asked for, else the zoo's."""
     registry.check_name(model)
     entry = registry.ZOO.get(model)
     sample_shape: tuple[int, ...] = entry.input_shape if entry else _OWN_INPUT
@@ -142,11 +138,7 @@ _FOR_SCRIPTS = ("out", "name", "max_steps")
 def workload_of_words(
     words: Sequence[str], settings: SpecFlags | None, mode: Literal["train", "load"] = "train"
 ) -> TrainingWorkload | ScriptWorkload:
-    """Return what the words of a command ask for: a file of settings or, after `--`, a script.
-
-    Raises:
-        RequestError: a setting is invalid, or belongs to a training of ours and not to a script.
-    """
+    """Return what the words of a command ask for: a file of settings or, after `--`, a script."""
     ours, script = split_script(words)
     flags = settings or {}
     if script is None:
@@ -163,11 +155,7 @@ def workload_of_words(
 
 
 def named_settings(words: Sequence[str], flags: Mapping[str, SettingValue]) -> SpecFlags:
-    """Return the settings of a file and of flags, validated together.
-
-    Raises:
-        RequestError: a setting is invalid.
-    """
+    """Return the settings of a file and of flags, validated together."""
     if len(words) > 1:
         raise RequestError(
             f"wanted one file of settings at most, found {' '.join(words)}. "
@@ -187,11 +175,7 @@ def place_of(
 
 
 def count(name: str, text: str) -> int:
-    """Parse an integer that is not a setting of a run.
-
-    Raises:
-        RequestError: it is not an integer.
-    """
+    """Parse an integer that is not a setting of a run."""
     if not (text.isascii() and text.isdecimal()):
         raise RequestError(f"{name}: wanted a whole number, found {text!r}.")
     return int(text)

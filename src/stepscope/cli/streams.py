@@ -1,8 +1,4 @@
-"""Standard output and error: a command's answer, and streams whose failure does not end a run.
-
-A terminal may close, the reader of a pipe may stop reading, a descriptor may be closed from the
-start, an encoding may lack a character. None of that is a reason to lose a training.
-"""
+"""Standard output and error: a command's answer, and streams whose failure does not end a run."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""`stepscope summary`: what is in a model."""
+"""`stepscope summary`: the counts of a model."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 from cyclopts import Parameter
 
@@ -33,19 +32,19 @@ def summary(
     norm: Annotated[str | None, Parameter(negative_none="no-")] = "batch",
     json: AsJson = False,
 ) -> int:
-    """Show what is in a model: layers, parameters, multiply-adds, memory.
+    """Count the layers, parameters, multiply-adds and memory of a model.
 
     Parameters
     ----------
     model
         A network of the zoo, or package.module:factory for your own.
     shape
-        Shape of one sample, like 3,32,32, or tokens of a text [default: what the zoo's network is
-        laid out for].
+        Shape of one sample, like 3,32,32, or the length of a text [default: the usual input of the
+        network].
     classes
-        How many classes the model is built for [default: the zoo's number, 10 for your own].
+        Number of classes [default: that of the zoo, 10 for your own model].
     norm
-        none takes the batch-norm layers out of the network.
+        none removes the batch-norm layers.
     """
     asked = validate({"model": model, "norm": norm})
     sample_shape, wanted_classes = layout_of(model, shape, classes)
@@ -77,14 +76,19 @@ def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> Netwo
     for name in get_args(Optimizer):
         # Only some optimisers have momentum; where it changes nothing, one row suffices.
         plain, moved = (
-            optimizer_state(_maker(name, momentum), network.gradients) for momentum in (0.0, 0.9)
+            optimizer_state(_maker(name, momentum), network["gradients"]) for momentum in (0.0, 0.9)
         )
         states[name] = plain
         if moved != plain:
             states[f"{name} with momentum"] = moved
-    answer = {"model": asked.model, "input": sample_shape, "norm": asked.norm, "classes": classes}
-    # JSON has lists for tuples; the schema of the answer is checked in the tests.
-    return cast(NetworkAnswer, {**answer, **asdict(network), "optimizer_state": states})
+    return {
+        "model": asked.model,
+        "input": list(sample_shape),
+        "norm": asked.norm,
+        "classes": classes,
+        **network,
+        "optimizer_state": states,
+    }
 
 
 def _maker(optimizer: str, momentum: float) -> MakeOptimizer:

@@ -25,10 +25,10 @@ def trace(
     energy: Literal["auto", "off"] = "auto",
     json: AsJson = False,
 ) -> int:
-    """Watch your own training script, unchanged.
+    """Profile your training script, unchanged.
 
-    Everything after SCRIPT, or after -m MODULE, is the script's own. With --json, what it prints
-    goes to standard error.
+    All arguments after SCRIPT, or after -m MODULE, are passed to the script. With --json, its
+    output goes to standard error.
 
     Parameters
     ----------
@@ -37,18 +37,18 @@ def trace(
     module
         Run a module instead, as python -m does.
     out
-        The folder that run folders are made in.
+        The folder in which to create the run folder.
     name
-        What to call the run; the script's name by default.
+        The name of the run; the script's name by default.
     max_steps
-        End the script after so many training steps.
+        End the script after this many training steps.
     layers
-        Look at every layer for so many steps in the middle, and list the slowest.
+        Time every layer for this many steps, and list the slowest.
     energy
-        Read the energy sensors of this machine: those that answer, or none.
+        Read the energy sensors of this machine: all that work, or none.
     """
     if module is None and not command:
-        raise RequestError("give a script to watch: stepscope trace [options] SCRIPT [ARGS]")
+        raise RequestError("no script given: stepscope trace [options] SCRIPT [ARGS]")
     if max_steps is not None and max_steps < 1:
         raise RequestError(f"max_steps: wanted 1 or more, found {max_steps}.")
     if layers < 0:

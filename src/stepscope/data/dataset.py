@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.errors import RequestError
+from stepscope.records.types import VerifiedFile, VerifiedFolder
 
 if TYPE_CHECKING:
     import torch
@@ -37,16 +38,8 @@ IMAGE_SHAPE = (3, 32, 32)
 class DataSource:
     """Where a data set is, how many samples to take, and how to process them.
 
-    Images are resized to `shape`; None keeps the shape of the data set. `augment_seed` is for
-    training batches; None does not augment. `validation` training samples are held out and never
-    trained on.
-
-    For texts: `sequence_length` is the maximum number of tokens, `tokens` the vocabulary size of
-    the network, `vocabulary_dir` a folder with a vocabulary to use instead of training one.
-
-    For object stores: `on_retry` receives the requests of a split that were retried, in any
-    process, so it must be picklable; `report` receives the progress of a download, and may raise to
-    end it.
+    `tokens` is the vocabulary size of the network. `on_retry` receives the retried requests of an
+    object store in any process, so it must be picklable; `report` may raise to end a download.
     """
 
     data_dir: Path = Path("data")
@@ -69,38 +62,8 @@ class DataSource:
 
 
 @dataclass(frozen=True)
-class Verified:
-    """The result of checking a file."""
-
-    file: str
-    status: Status
-    detail: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the file is as published."""
-        return self.status == "ok"
-
-
-@dataclass(frozen=True)
-class VerifiedCache:
-    """The result of checking the existing files of a data set's cache folder."""
-
-    folder: Path
-    files: tuple[Verified, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """The total size of the files in the folder."""
-        return sum(file.stat().st_size for file in self.folder.glob("*"))
-
-
-@dataclass(frozen=True)
 class Records:
-    """A data set of small images of one size, each a record of bytes.
-
-    `mean` and `std` are those of the training pixels divided by 255.
-    """
+    """A data set of small images; `mean` and `std` are of the training pixels divided by 255."""
 
     load: Callable[[Split, Path, int | None], MemorySamples]
     """Read the first samples of a split into memory, checked against their checksums."""
@@ -124,9 +87,7 @@ class Opened:
 class DataSet:
     """A data set, and functions to check, open, fetch and verify it.
 
-    `samples` is the value of `--samples`; `samples_taken` turns it into the number of samples of a
-    split. `tokens` is the vocabulary size of texts, None for images; the shape of a text is its
-    maximum number of tokens.
+    `tokens` is the vocabulary size of texts, whose shape is their maximum number of tokens.
     """
 
     name: str
@@ -137,7 +98,7 @@ class DataSet:
     """Raise a DataError if the data seems to be missing; reads no data."""
     get: Callable[[Path, Report], None]
     """Download the data into the folder, unless it is there and valid."""
-    verify: Callable[[Path], list[Verified]]
+    verify: Callable[[Path], list[VerifiedFile]]
     """Check every stored file against its checksum."""
     shape: tuple[int, ...] = IMAGE_SHAPE
     tokens: int | None = None
@@ -146,7 +107,7 @@ class DataSet:
     open_batches: Callable[[Split, DataSource], Opened] | None = None
     held_bytes: Callable[[Split, int | None], int] | None = None
     """Return the memory size of a split; None if it is the number of samples times their shape."""
-    verify_cache: Callable[[], VerifiedCache | None] = lambda: None
+    verify_cache: Callable[[], VerifiedFolder | None] = lambda: None
     """Check the user's cache; None for a data set that is not cached."""
 
     @property
@@ -158,14 +119,6 @@ class DataSet:
     def classes(self) -> int:
         """The number of classes."""
         return len(self.class_names)
-
-    def open(self, split: Split, reading: DataSource) -> Opened:
-        """Open the batches of a split."""
-        if self.open_batches is not None:
-            return self.open_batches(split, reading)
-        from stepscope.data.record_dataset import open_records  # needs torch
-
-        return open_records(self, split, reading)
 
     def count(self, split: Split, samples: int | None = None) -> int:
         """Return the number of samples of `split` if `--samples` is `samples`."""

@@ -22,12 +22,7 @@ NAMES = tuple(_MODULES)
 
 
 def find(name: str, reading: DataSource | None = None) -> DataSet:
-    """Return the data set called `name` at a data source.
-
-    Raises:
-        RequestError: there is no such data set, or its samples have another shape.
-        DataError: the description depends on files that are missing.
-    """
+    """Return the data set called `name` at a data source."""
     if name not in _MODULES:
         raise RequestError(f"no data set {name!r}.{nearest(name, _MODULES)}")
     reading = reading or DataSource()
@@ -36,6 +31,6 @@ def find(name: str, reading: DataSource | None = None) -> DataSet:
         own, wanted = (",".join(map(str, shape)) for shape in (described.shape, reading.shape))
         raise RequestError(
             f"input: the samples of {name} are {own}, found {wanted}. Leave --input out: only "
-            "images of --data folder are brought to a size."
+            "images of --data folder are resized."
         )
     return described

@@ -1,16 +1,14 @@
 """Batches of images that are decoded on demand.
 
-Crop and flip of an image come from `sample_order.random_bits`, so a batch does not depend on the
-worker that makes it. An image that cannot be read is replaced by the next readable one in the
-listing: every batch keeps its size, and the replacement depends on the broken image alone. A
-held-out image never replaces a training image, nor the reverse.
+An image that cannot be read is replaced by the next readable one in the listing, which depends on
+the broken image alone. A held-out image never replaces a training image, nor the reverse.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,12 +53,6 @@ class FilesInMemory:
         return bytes(memoryview(self._block)[start : int(self._ends[index])])
 
 
-class _Found(NamedTuple):
-    pixels: Pixels
-    sample: int
-    notices: list[Notice]
-
-
 class ImageBatches(Dataset[Any]):
     """The batch of each `BatchKey`, with notices about images that could not be read."""
 
@@ -92,14 +84,14 @@ class ImageBatches(Dataset[Any]):
         drawn = None if seed is None else draws(random_bits(seed, key.epoch, key.indices)).tolist()
         notices: list[Notice] = []
         for row, index in enumerate(key.indices.tolist()):
-            found = self._image(index, None if drawn is None else drawn[row])
-            images[row], labels[row] = found.pixels, self._listing.labels[found.sample]
-            notices += found.notices
+            pixels, taken, more = self._image(index, None if drawn is None else drawn[row])
+            images[row], labels[row] = pixels, self._listing.labels[taken]
+            notices += more
         batch = self._normalised(images), torch.from_numpy(labels)
         return Noticed(batch, tuple(notices)) if notices else batch
 
-    def _image(self, index: int, drawn: list[float] | None) -> _Found:
-        """Return an image, or the next readable one."""
+    def _image(self, index: int, drawn: list[float] | None) -> tuple[Pixels, int, list[Notice]]:
+        """Return an image or the next readable one, its index, and notices of the others."""
         notices: list[Notice] = []
         if drawn is None:
             choose = partial(middle_box, size=self._size)
@@ -114,10 +106,10 @@ class ImageBatches(Dataset[Any]):
                 notices.append(self._notice(taken, error))
                 continue
             flipped = drawn is not None and flips(drawn)
-            return _Found(pixels[:, ::-1] if flipped else pixels, taken, notices)
+            return pixels[:, ::-1] if flipped else pixels, taken, notices
         raise DataError(
             f"none of the {len(self):,} images in {shown(self._listing.root)} can be read: "
-            f"{notices[0].reason} ({shown(notices[0].path)}), and so on."
+            f"{notices[0].reason} ({shown(notices[0].path)}), for example."
         )
 
     def _notice(self, index: int, error: Exception) -> Notice:
@@ -125,16 +117,13 @@ class ImageBatches(Dataset[Any]):
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         if self._on_bad_sample == "fail":
             raise DataError(
-                f"cannot read the image {shown(path)}: {shown(reason)}. Mend or remove it, or "
-                "give --on-bad-sample skip."
+                f"cannot read the image {shown(path)}: {shown(reason)}. Replace or remove it, or "
+                "use --on-bad-sample skip."
             ) from error
         return Notice(BAD_SAMPLE, str(path), reason)
 
     def _normalised(self, images: Pixels) -> torch.Tensor:
-        """Return float32 images [n, 3, height, width]; `batch` leaves the channels last in memory.
-
-        That is the memory format of training on a CPU and of decoded files: no copy is needed.
-        """
+        """Return float32 images [n, 3, height, width]; `batch` leaves them channels-last."""
         if self._pipeline == "sample":
             return torch.stack([_channels_first(self._floats(image)) for image in images])
         return _channels_first(self._floats(images))

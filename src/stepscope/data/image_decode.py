@@ -1,9 +1,7 @@
 """Decode, crop and resize an image file to RGB pixels.
 
-simplejpeg, a thin wrapper of libjpeg-turbo, decodes JPEGs, at a half, a quarter or an eighth of
-their size if that is enough. Pillow decodes everything else: other formats, CMYK, and files with
-recoverable errors. Both give the same pixels. Torch resizes, with antialiasing. Measurements are in
-docs/decisions.md (decision 20).
+simplejpeg decodes JPEGs, at a fraction of their size if that is enough; Pillow decodes everything
+else. Both give the same pixels. Measurements are in docs/decisions.md (decision 20).
 """
 
 from __future__ import annotations
@@ -34,13 +32,7 @@ class UnreadableImage(Exception):  # noqa: N818 - about an image, not a program
 
 
 def decode(data: bytes, choose: Choose, size: tuple[int, int]) -> Pixels:
-    """Decode an image, crop it to `choose(height, width)` and resize it to `size`.
-
-    Returns RGB bytes [height, width, 3].
-
-    Raises:
-        UnreadableImage: neither decoder can read it.
-    """
+    """Return RGB bytes [height, width, 3], cropped to `choose(height, width)` and resized."""
     if data.startswith(_JPEG):
         try:
             return _decode_jpeg(data, choose, size)
@@ -55,20 +47,13 @@ def _decode_jpeg(data: bytes, choose: Choose, size: tuple[int, int]) -> Pixels:
     if colours not in _OWN_COLOURS or height * width > _MOST_PIXELS:
         raise ValueError(f"{colours} of {height}x{width}")
     box = choose(height, width)
-    shrink = _shrink(box, size)
+    fits = (by for by in (8, 4, 2) if box.height // by >= size[0] and box.width // by >= size[1])
+    shrink = next(fits, 1)  # libjpeg is fast for powers of two
     pixels: Pixels = simplejpeg.decode_jpeg(
         data, "RGB", min_height=-(-height // shrink), min_width=-(-width // shrink)
     )
     top, left = box.top // shrink, box.left // shrink
     return _bring_to(_cut(pixels, Box(top, left, box.height // shrink, box.width // shrink)), size)
-
-
-def _shrink(box: Box, size: tuple[int, int]) -> int:
-    """Return the factor by which to decode a JPEG smaller; libjpeg is fast for powers of two."""
-    for shrink in (8, 4, 2):
-        if box.height // shrink >= size[0] and box.width // shrink >= size[1]:
-            return shrink
-    return 1
 
 
 def _decode_any(data: bytes) -> Pixels:
@@ -83,7 +68,7 @@ def _decode_any(data: bytes) -> Pixels:
         raise
     except UnidentifiedImageError as error:
         found = f"begins with {data[:8]!r}" if data else "it is empty"
-        raise UnreadableImage(f"no image that can be read: {found}") from error
+        raise UnreadableImage(f"not a readable image: {found}") from error
     except Exception as error:  # a decoder may raise anything for a broken file
         raise UnreadableImage(f"{type(error).__name__}: {error}") from error
 

@@ -1,8 +1,7 @@
 """List the images of a folder in the ImageNet layout: `train/<class>/...` and `val/<class>/...`.
 
-Samples alternate between classes (the first image of every class, then the second, ...), so that
-the first N samples cover all classes. Names are stored in one block of bytes: the reference counts
-of a million strings would make every forked worker copy their pages.
+Samples alternate between classes, so that the first N samples cover all of them. Names are stored
+in one block of bytes: reference counts would make every forked worker copy their pages.
 """
 
 from __future__ import annotations
@@ -87,11 +86,7 @@ def content_of(folder: Path) -> str:
 
 
 def list_images(data_dir: Path) -> FolderLayout:
-    """Return the images of a folder; cached until the folder changes.
-
-    Raises:
-        DataError: the folder is not in the ImageNet layout, or a class has no images.
-    """
+    """Return the images of a folder; cached until the folder changes."""
     folders = [folder for split in ("train", "val") for folder in _classes(data_dir / split)]
     times = tuple((str(folder), folder.stat().st_mtime_ns) for folder in folders)
     return _list_images(data_dir, times)
@@ -108,12 +103,12 @@ def _list_images(data_dir: Path, times: tuple[tuple[str, int], ...]) -> FolderLa
         )
     class_names = tuple(folder.name for folder in _classes(train))
     if not class_names:
-        raise DataError(f"{wanted}; it has {_some(_names(train))} and no folder.")
+        raise DataError(f"{wanted}; found {_some(_names(train))} and no folder.")
     only_val = [name for folder in _classes(val) if (name := folder.name) not in class_names]
     if only_val:
         raise DataError(
-            f"{shown(val)} has classes that {shown(train)} has not: {_some(only_val)}. A network "
-            "knows the classes that it was trained on: remove them, or add training images."
+            f"{shown(val)} has classes without training images in {shown(train)}: "
+            f"{_some(only_val)}. Remove them, or add training images."
         )
     return FolderLayout(class_names, _list(train, class_names), _list(val, class_names))
 
@@ -163,8 +158,8 @@ def _names(folder: Path) -> list[str]:
         return sorted(name for each in folder.iterdir() if not (name := each.name).startswith("."))
     except OSError as error:
         raise DataError(
-            f"cannot look into {shown(folder)}: {error.strerror}. Make it readable, or give "
-            "another --data-dir."
+            f"cannot read {shown(folder)}: {error.strerror}. Make it readable, or give another "
+            "--data-dir."
         ) from error
 
 

@@ -1,11 +1,6 @@
 """Crop, flip and normalise images.
 
-Random crops and flips come from `sample_order.random_bits`, so they do not depend on the worker
-that makes a batch.
-
-    records          4 pixels of padding, a crop of the original size, a flip (`crop_and_flip`)
-    image files      a random part of any size (`random_box`) and a flip for training, the centre
-                     (`middle_box`) for evaluation
+Random numbers come from `sample_order.random_bits`, so that they do not depend on the worker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Batches of records, in memory, in files or in an object store: crop, flip, normalise.
 
-Two pipelines make identical batches. `batch` works on whole arrays; `sample` processes image by
-image and stacks the results, as most published scripts do.
+Two pipelines make identical batches: `batch` works on whole arrays, `sample` image by image.
 """
 
 from __future__ import annotations

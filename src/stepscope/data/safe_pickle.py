@@ -1,8 +1,7 @@
 """Read CIFAR-10's python files, which are pickles, without running them.
 
-A pickle is a program that may call any function. Here its instructions are only listed: the pixels
-are the longest string after `data`, the labels are the whole numbers after `labels`. The caller
-checks the md5 of the result, so a file of another shape cannot pass for a batch.
+Its instructions are only listed: the pixels are the longest string after `data`, the labels the
+whole numbers after `labels`. The caller checks the md5 of the result.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ _INTEGERS = frozenset({"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"})
 
 
 def read_batch(content: bytes, where: str) -> tuple[bytes, list[int]]:
-    """Return the pixels and the labels of a pickled batch; `where` names the file in errors.
-
-    Raises:
-        DataError: it is no pickle, or has no pixels or labels.
-    """
+    """Return the pixels and the labels of a pickled batch; `where` names the file in errors."""
     pixels = b""
     labels: list[int] = []
     found: set[bytes] = set()

@@ -1,8 +1,7 @@
 """The order of samples, their random bits, and which of them are held out for validation.
 
-All are functions of seed, epoch and index. There is no generator with state: the order of an epoch
-and the crop of a sample do not depend on the number of workers, the pipeline, or how often the run
-was resumed.
+All are functions of seed, epoch and index, without state: they do not depend on the number of
+workers, the pipeline, or how often the run was resumed.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ def mix(words: Words) -> Words:
 
 @dataclass(frozen=True)
 class BatchKey:
-    """Everything that determines a batch.
-
-    `augment` is False for held-out samples of a data set that is augmented for training.
-    """
+    """Everything that determines a batch; held-out samples are not augmented."""
 
     epoch: int
     indices: Indices
@@ -52,12 +48,10 @@ class BatchKey:
 
 @dataclass
 class EpochOrder:
-    """The batches of one epoch, from any batch on. Iterating gives `BatchKey`s.
+    """The batches of one epoch as `BatchKey`s; set `epoch` and `skip` before it starts.
 
-    Set `epoch` and `skip` before a loader starts an epoch. `chosen` masks the samples that take
-    part; the others are removed from the order of all samples, so that blocks stay the same. If
-    `world_size` processes share each batch, `rank` gets its part; a rank whose part is empty gets
-    one sample, so that it has something to compute.
+    `chosen` masks the samples that take part. Ranks share each batch; a rank whose part is empty
+    gets one sample, so that it has something to compute.
     """
 
     samples: int
@@ -109,10 +103,7 @@ def share_of(samples: int, rank: int, world_size: int) -> tuple[int, int]:
 
 
 def random_bits(seed: int, epoch: int, indices: Indices) -> Words:
-    """Return 64 random bits for each sample of an epoch.
-
-    The sample's index is hashed together with a hash of the epoch and the seed.
-    """
+    """Return 64 random bits for each sample of an epoch."""
     golden = np.uint64(GOLDEN)
     key = mix(np.array([seed], dtype=np.uint64) + golden)
     key = mix(key ^ np.array([epoch], dtype=np.uint64) * golden)
@@ -120,14 +111,7 @@ def random_bits(seed: int, epoch: int, indices: Indices) -> Words:
 
 
 def hold_out(samples: int, validation: int) -> Mask | None:
-    """Return a mask of the `validation` samples to hold out; None if there are none.
-
-    The choice has a fixed seed. It does not depend on the seed, order, source or pipeline of the
-    run, so the validation accuracies of runs are measured on the same samples.
-
-    Raises:
-        RequestError: nothing would be left to train on.
-    """
+    """Return a mask of the `validation` samples to hold out, the same in every run, or None."""
     if not validation:
         return None
     if not 0 < validation < samples:

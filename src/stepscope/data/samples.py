@@ -1,13 +1,6 @@
 """Samples in memory, or as records in files.
 
-`Samples.take` returns the images and labels of some indices:
-
-    MemorySamples   arrays in memory
-    RecordFiles     files of records, one `os.pread` a sample, so that disk and page cache affect
-                    the training as usual
-
 A record is CIFAR-10's: one label byte, then 3,072 pixel bytes, channel by channel, row by row.
-`pack` and `unpack` convert between arrays and records; `inspect` checks a file of records.
 """
 
 from __future__ import annotations
@@ -21,8 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from stepscope.data.dataset import IMAGE_SHAPE, Split, Status, Verified, samples_taken
-from stepscope.errors import DataError, RequestError
+from stepscope.data.dataset import IMAGE_SHAPE, Split, Status, samples_taken
+from stepscope.errors import DataError
+from stepscope.records.types import VerifiedFile
 
 IMAGE_BYTES = 3 * 32 * 32
 RECORD_BYTES = 1 + IMAGE_BYTES
@@ -34,10 +28,7 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return uint8 images [n, 3, H, W] and int64 labels [n], in the order of `indices`.
-
-        Both arrays are new and C-contiguous. A negative or too large index raises an IndexError.
-        """
+        """Return uint8 images [n, 3, H, W] and int64 labels [n], as new contiguous arrays."""
         ...
 
 
@@ -46,13 +37,6 @@ class MemorySamples:
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         """Hold `images` (uint8, [n, 3, H, W]) and `labels` (integers, [n]); copy only if needed."""
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] != 3:
-            raise DataError(
-                f"images must be uint8 of shape [n, 3, height, width]; "
-                f"found {images.dtype} of shape {list(images.shape)}"
-            )
-        if labels.shape != images.shape[:1]:
-            raise DataError(f"{len(images)} images, but labels of shape {list(labels.shape)}")
         self.images = np.ascontiguousarray(images)
         self.labels = np.ascontiguousarray(labels, dtype=np.int64)
 
@@ -61,58 +45,39 @@ class MemorySamples:
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return copies of the samples at `indices`."""
-        chosen = checked(indices, len(self))
-        return np.take(self.images, chosen, axis=0), np.take(self.labels, chosen)
+        return np.take(self.images, indices, axis=0), np.take(self.labels, indices)
 
 
 class RecordFiles:
-    """Samples read one by one from files of records.
+    """Samples read one by one from files of records, so that disk and page cache take part."""
 
-    Each process opens the files on its first read, also a copy that was pickled or forked: no
-    descriptor is shared.
-    """
-
-    def __init__(
-        self, paths: Sequence[Path], records_per_file: int, samples: int | None = None
-    ) -> None:
-        """Take the first `samples` records (all, if None) of `paths`, in their order."""
-        self.paths = tuple(Path(path) for path in paths)
+    def __init__(self, paths: Sequence[Path], records_per_file: int, samples: int) -> None:
+        """Take the first `samples` records of `paths`, in their order."""
+        self.paths = tuple(paths)
         self.records_per_file = records_per_file
-        held = len(self.paths) * records_per_file
-        self._length = held if samples is None else samples
-        if not 0 <= self._length <= held:
-            raise RequestError(f"wanted {samples} samples; the files hold {held}")
-        self._pid = os.getpid()
-        self._descriptors: dict[int, int] = {}
+        self._length = samples
+        self._descriptors: dict[int, int] = {}  # a forked worker may use them: pread has no offset
 
     def __len__(self) -> int:
         return self._length
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read the records at `indices`, one `pread` each."""
-        chosen = checked(indices, len(self))
-        records = np.empty((len(chosen), RECORD_BYTES), dtype=np.uint8)
-        for row, index in enumerate(chosen.tolist()):
+        records = np.empty((len(indices), RECORD_BYTES), dtype=np.uint8)
+        for row, index in enumerate(indices.tolist()):
             records[row] = np.frombuffer(self._read(index), dtype=np.uint8)
         return unpack(records)
 
     def _read(self, index: int) -> bytes:
         file, record = divmod(index, self.records_per_file)
-        descriptor = self._descriptor(file)
-        offset = record * RECORD_BYTES
         try:
-            found = os.pread(descriptor, RECORD_BYTES, offset)
-            while (
-                found and len(found) < RECORD_BYTES
-            ):  # a signal or the end of the file may cut a read short
-                more = os.pread(descriptor, RECORD_BYTES - len(found), offset + len(found))
-                if not more:
-                    break
-                found += more
+            if file not in self._descriptors:
+                self._descriptors[file] = os.open(self.paths[file], os.O_RDONLY | os.O_CLOEXEC)
+            found = os.pread(self._descriptors[file], RECORD_BYTES, record * RECORD_BYTES)
         except OSError as error:
             raise DataError(
                 f"cannot read record {record} of {self.paths[file]}: {error.strerror}. "
-                "Check the disk, or fetch the data again with `stepscope data get`."
+                "Check it with `stepscope data verify`."
             ) from error
         if len(found) < RECORD_BYTES:
             raise DataError(
@@ -121,46 +86,12 @@ class RecordFiles:
             )
         return found
 
-    def _descriptor(self, file: int) -> int:
-        if self._pid != os.getpid():  # forked: the descriptors belong to the parent
-            self._pid, self._descriptors = os.getpid(), {}
-        known = self._descriptors.get(file)
-        if known is not None:
-            return known
-        try:
-            opened = os.open(self.paths[file], os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise DataError(
-                f"cannot open {self.paths[file]}: {error.strerror}. "
-                "Check it with `stepscope data verify`."
-            ) from error
-        kept = self._descriptors.setdefault(file, opened)
-        if kept != opened:  # another thread was first
-            os.close(opened)
-        return kept
-
-    def close(self) -> None:
-        """Close the files of this process; the next `take` opens them again."""
-        if self._pid == os.getpid():
-            for descriptor in self._descriptors.values():
-                os.close(descriptor)
-        self._descriptors = {}
-
     def __del__(self) -> None:
-        if hasattr(self, "_descriptors"):
-            self.close()
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
 
     def __getstate__(self) -> object:
-        return {**self.__dict__, "_descriptors": {}, "_pid": -1}
-
-
-def checked(indices: np.ndarray, length: int) -> np.ndarray:
-    """Return indices as integers; raise an IndexError for one out of range."""
-    chosen = np.asarray(indices, dtype=np.int64)
-    outside = (chosen < 0) | (chosen >= length)
-    if outside.any():
-        raise IndexError(f"sample {chosen[outside][0]} of {length}")
-    return chosen
+        return {**self.__dict__, "_descriptors": {}}
 
 
 def pack(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -179,10 +110,7 @@ def unpack(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class RecordFile:
-    """The expected name, number of records and md5 of a file of records.
-
-    Files that are read often also have a crc32, which is faster to check.
-    """
+    """A published file of records; those of the cache have a crc32, which is faster to check."""
 
     name: str
     records: int
@@ -216,19 +144,22 @@ class PublishedFiles:
         return files[: -(-count // files[0].records)], count
 
 
-def inspect(content: bytes | np.ndarray, wanted: RecordFile, classes: int) -> Verified:
+def inspect(content: bytes | np.ndarray, wanted: RecordFile, classes: int) -> VerifiedFile:
     """Check that `content` is the expected file; report the simplest fault first."""
+
+    def found(status: Status, detail: str) -> VerifiedFile:
+        return {"file": wanted.name, "status": status, "detail": detail}
+
     records = np.frombuffer(content, dtype=np.uint8)
     if records.nbytes != wanted.size_bytes:
-        status: Status = "truncated" if records.nbytes < wanted.size_bytes else "too long"
         sizes = f"wanted {wanted.size_bytes} bytes, found {records.nbytes}"
-        return Verified(wanted.name, status, sizes)
+        return found("truncated" if records.nbytes < wanted.size_bytes else "too long", sizes)
     labels = records[::RECORD_BYTES]
     strange = np.flatnonzero(labels >= classes)
     if len(strange):
-        where = f"record {strange[0]} has label {labels[strange[0]]}, wanted 0 to {classes - 1}"
-        return Verified(wanted.name, "bad label", where)
-    found = hashlib.md5(records.data, usedforsecurity=False).hexdigest()
-    if found != wanted.md5:
-        return Verified(wanted.name, "altered", f"wanted md5 {wanted.md5}, found {found}")
-    return Verified(wanted.name, "ok", f"md5 {found}")
+        label = f"record {strange[0]} has label {labels[strange[0]]}, wanted 0 to {classes - 1}"
+        return found("bad label", label)
+    md5 = hashlib.md5(records.data, usedforsecurity=False).hexdigest()
+    if md5 != wanted.md5:
+        return found("altered", f"wanted md5 {wanted.md5}, found {md5}")
+    return found("ok", f"md5 {md5}")

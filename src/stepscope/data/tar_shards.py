@@ -1,10 +1,6 @@
-"""Samples in a bucket: one object each, or many in a tar shard.
+"""Samples in a bucket: one PNG each, or a block of 1,000 in a tar shard.
 
-    objects   train/000042.png                the label is in the manifest
-    shards    train/shard-000000.tar with     000042.png, its image, and
-                                              000042.cls, its label as text
-
-A shard is a block of 1,000 samples in the format of WebDataset. PNG is lossless.
+A shard has the format of WebDataset: 000042.png and 000042.cls, its label as text.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ def decode_image(body: bytes, name: str) -> Bytes:
             pixels = np.asarray(image.convert("RGB"))
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise DataError(
-            f"{name} is no PNG image ({error}). Put it again with `stepscope data put`."
+            f"{name} is not a PNG image ({error}). Upload it again with `stepscope data put`."
         ) from None
     return pixels.transpose(2, 0, 1)
 
@@ -68,11 +64,7 @@ class Shard:
 
 
 def unpack_shard(body: bytes, name: str, samples: int) -> Shard:
-    """Join the images and labels of a shard by their keys.
-
-    Raises:
-        DataError: the shard is truncated, a sample is incomplete, or the count is wrong.
-    """
+    """Join the images and labels of a shard by their keys."""
     parts: dict[str, dict[str, bytes]] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(body), mode="r:") as shard:
@@ -82,7 +74,9 @@ def unpack_shard(body: bytes, name: str, samples: int) -> Shard:
                     key, _, suffix = member.name.partition(".")
                     parts.setdefault(key, {})[suffix] = content.read()
     except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"shard {name} is cut short or no tar file ({error}). {_AGAIN}") from None
+        raise DataError(
+            f"shard {name} is truncated or not a tar file ({error}). {_AGAIN}"
+        ) from None
     if len(parts) != samples:
         raise DataError(f"shard {name}: wanted {samples} samples, found {len(parts)}. {_AGAIN}")
     keys = sorted(parts)
@@ -90,10 +84,10 @@ def unpack_shard(body: bytes, name: str, samples: int) -> Shard:
         for suffix in {"png", "cls"} - parts[key].keys():
             raise DataError(f"shard {name}: sample {key} has no .{suffix}. {_AGAIN}")
         if not parts[key]["cls"].strip().isdigit():
-            raise DataError(f"shard {name}: {key}.cls holds no class number. {_AGAIN}")
+            raise DataError(f"shard {name}: {key}.cls is not a class number. {_AGAIN}")
     files = tuple(parts[key]["png"] for key in keys)
     labels = np.array([int(parts[key]["cls"]) for key in keys], dtype=np.int64)
     return Shard(name, files, labels)
 
 
-_AGAIN = "Put it again with `stepscope data put`."
+_AGAIN = "Upload it again with `stepscope data put`."

@@ -1,7 +1,4 @@
-"""Checks of the machine: what it is, what it can measure, and what distorts a measurement.
-
-Each module checks one part; the readings come from `hardware/`.
-"""
+"""Checks of the machine: what it is, what it can measure, and what distorts a measurement."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from stepscope.hardware.jetson import (
     protocol_mode,
     tegra_release,
 )
-from stepscope.hardware.machine_setup import PUT_BACK, kept_file, kept_states
+from stepscope.hardware.machine_setup import RESTORE, kept_file, kept_states
 from stepscope.hardware.thermal import MAX, fan
 from stepscope.records.types import MachineCheck
 
@@ -29,18 +29,8 @@ def check_board(root: Path) -> list[MachineCheck]:
         _board(root),
         _jetpack(root),
         _power_mode(root),
-        compared(
-            "memory_clock",
-            memory_clock(root),
-            "a memory clock that moves makes the same transfer take different times",
-            FIXED,
-        ),
-        compared(
-            "fan",
-            fan(root),
-            "a fan that starts late lets the chip get warm and slow down first",
-            MAX,
-        ),
+        compared("memory_clock", memory_clock(root), "A scaling clock adds noise.", FIXED),
+        compared("fan", fan(root), "A fan that starts late lets the chip throttle first.", MAX),
         _left_over(root),
     ]
 
@@ -48,24 +38,26 @@ def check_board(root: Path) -> list[MachineCheck]:
 def _stand_in(root: Path) -> list[MachineCheck]:
     if root == Path("/"):
         return []
-    found = f"{root} stands in for this machine's /proc, /sys and /etc"
-    why = "torch, the clock and the read test are still those of the machine it is tried on"
+    found = f"{root} replaces /proc, /sys and /etc"
+    why = "torch, the clock and the read test still use the real machine."
     return [checked("system_root", found, why, "Unset STEPSCOPE_SYSTEM_ROOT.")]
 
 
 def _board(root: Path) -> MachineCheck:
-    why = "figures hold for the machine they were taken on"
+    why = "Measurements are only valid for the machine they were taken on."
     check = compared("board", board(root), why)
     if not is_virtual(root):
         return check
-    advice = "Others share its CPUs, caches and disks unseen: repeat measurements in rounds."
-    return checked("board", f"{check['found']}; a virtual machine", why, advice)
+    why = "Other virtual machines may share its CPUs, caches and disks."
+    advice = "Repeat measurements: sweep, workers and compare do so in rounds."
+    name = "virtual machine" if check["status"] == "absent" else f"{check['found']}, virtual"
+    return checked("board", name, why, advice)
 
 
 def _jetpack(root: Path) -> MachineCheck:
-    why = "a Jetson's kernel, CUDA and torch come with its JetPack"
+    why = "JetPack determines the kernel, CUDA and torch of a Jetson."
     if not is_jetson(root):
-        return absent("jetpack", "this is no Jetson", why)
+        return absent("jetpack", "not a Jetson", why)
     release = tegra_release(root)
     if release.value is None:
         return absent("jetpack", release.reason, why)
@@ -75,9 +67,9 @@ def _jetpack(root: Path) -> MachineCheck:
 
 
 def _power_mode(root: Path) -> MachineCheck:
-    why = "it decides how many CPUs there are and how fast they, the GPU and the memory are"
+    why = "It sets the number of CPUs and the clocks of CPUs, GPU and memory."
     protocol = protocol_mode(root)
-    advice = f"The protocol's is {protocol}. {APPLY}"
+    advice = f"The edge protocol uses {protocol}. {APPLY}"
     check = compared("power_mode", power_mode(root), why, protocol, advice)
     known = ", ".join(power_modes(root).values())
     if check["status"] == "absent" or not known:
@@ -86,12 +78,12 @@ def _power_mode(root: Path) -> MachineCheck:
 
 
 def _left_over(root: Path) -> MachineCheck:
-    why = "a machine that stays prepared takes more power and makes more noise than before"
+    why = "Fixed clocks and a fast fan use more power than necessary."
     try:
         kept = [name for name, _ in kept_states(root)]
     except RequestError as error:
-        return checked("prepared", str(error), why, f"Look at {kept_file(root)}.")
+        return checked("prepared", str(error), why, f"Check {kept_file(root)}.")
     if not kept:
-        return checked("prepared", "nothing is set that would have to be put back", why)
-    found = f"{', '.join(kept)} set for measuring; what was is in {kept_file(root)}"
-    return checked("prepared", found, why, f"As root: {PUT_BACK}.")
+        return checked("prepared", "no settings to restore", why)
+    found = f"{', '.join(kept)} set by --apply; previous values in {kept_file(root)}"
+    return checked("prepared", found, why, f"As root: {RESTORE}")

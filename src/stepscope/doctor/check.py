@@ -7,7 +7,7 @@ from typing import Literal
 from stepscope.hardware.procfs import Reading
 from stepscope.records.types import MachineCheck
 
-APPLY = "As root: stepscope doctor --apply, or run --prepare."
+APPLY = "As root: stepscope doctor --apply"
 
 
 def checked(name: str, found: str, why: str, advice: str | None = None) -> MachineCheck:
@@ -18,7 +18,7 @@ def checked(name: str, found: str, why: str, advice: str | None = None) -> Machi
 
 def absent(name: str, reason: str | None, why: str, advice: str | None = None) -> MachineCheck:
     """Return the check of a reading that this machine does not have, with the reason."""
-    found = reason or "this machine does not tell"
+    found = reason or "not reported by this machine"
     return {"name": name, "status": "absent", "found": found, "why": why, "advice": advice}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from stepscope.doctor.check import absent, checked
@@ -29,24 +28,23 @@ def check_instruments(root: Path) -> list[MachineCheck]:
 
 
 def _clock(root: Path) -> MachineCheck:
-    why = "what is shorter than the clock's step, or than reading it, cannot be timed"
+    why = "Nothing shorter than one reading of the clock can be timed."
     source = clock_source(root)
     cost = cost_ns(now_ns)
-    implementation = time.get_clock_info("perf_counter").implementation
     found = (
-        f"perf_counter ({implementation}), kernel clock source {source.value or 'unknown'}, "
-        f"steps of {resolution_s(200) * 1e9:.0f} ns, {cost:.0f} ns a reading"
+        f"perf_counter, kernel clock source {source.value or 'unknown'}, "
+        f"resolution {resolution_s(200) * 1e9:.0f} ns, {cost:.0f} ns per reading"
     )
     if cost <= _SLOW_READING_NS:
         return checked("clock", found, why)
     known = read_name(root / CLOCK_SOURCES / "available_clocksource").value
-    others = f" This kernel offers: {known}." if known else ""
-    return checked("clock", found, why, f"Reading it is slow.{others}")
+    others = f" Available clock sources: {known}." if known else ""
+    return checked("clock", found, why, f"Reading the clock is slow.{others}")
 
 
 def check_energy(root: Path) -> MachineCheck:
     """Return the checks of the energy sensors, with their measured refresh periods."""
-    why = "joules can only be told where something measures them"
+    why = "Energy is only reported where a sensor measures it."
     sensors = find_sensors(root)
     if not sensors.working:
         return absent("energy", sensors.why_none, why)
@@ -54,24 +52,26 @@ def check_energy(root: Path) -> MachineCheck:
     periods_s = refresh_periods(sensors, moment_s=each_s)
     found = ", ".join(f"{name} ({_period(each, each_s)})" for name, each in periods_s.items())
     refused = "; ".join(sensors.refused.values())
-    return checked("energy", found, why, f"Others do not answer: {refused}." if refused else None)
+    return checked(
+        "energy", found, why, f"Sensors that cannot be read: {refused}." if refused else None
+    )
 
 
 def _period(period_s: float | None, within_s: float) -> str:
     if period_s is None:
-        return f"not seen to change within {within_s * 1e3:.0f} ms"
-    return f"new every {period_s * 1e3:.3g} ms"
+        return f"no update within {within_s * 1e3:.0f} ms"
+    return f"updated every {period_s * 1e3:.3g} ms"
 
 
 def _torch(root: Path) -> list[MachineCheck]:
-    why = "the same network takes another time with another build, or with other threads"
-    why_accelerator = "what trains there shares, or does not share, its memory with the CPU"
+    why = "Step times depend on the build of torch and its number of threads."
+    why_accelerator = "A device with its own memory has a second memory limit."
     try:
         built: TorchBuild = ask_process(TORCH_BUILD, {})
     except StepscopeError as error:
         return [
             absent("torch", str(error), why),
-            absent("accelerator", "torch could not be asked", why_accelerator),
+            absent("accelerator", "torch cannot be imported", why_accelerator),
         ]
     return [_build(built, why), _accelerator(built, root, why_accelerator)]
 
@@ -80,12 +80,12 @@ def _build(built: TorchBuild, why: str) -> MachineCheck:
     libraries = ", mkldnn" * built["mkldnn"] + ", openmp" * built["openmp"]
     found = (
         f"{built['version']}, {built['threads']} threads, "
-        f"{built['math_library'] or 'no math library named'}"
+        f"{built['math_library'] or 'unknown math library'}"
         f"{libraries}, {built['cpu_instructions']}"
     )
     usable = usable_cpus()
     too_many = usable is not None and built["threads"] > usable
-    advice = f"Use --threads {usable}: there are no more CPUs for it."
+    advice = f"Use --threads {usable}: there are no more usable CPUs."
     return checked("torch", found, why, advice if too_many else None)
 
 
@@ -94,16 +94,16 @@ def _accelerator(built: TorchBuild, root: Path, why: str) -> MachineCheck:
     if devices:
         found = "; ".join(
             f"{each['name']}, {format_bytes(each['memory_bytes'])} "
-            f"{'shared with the CPU' if each['shared'] else 'of its own'}"
+            f"{'shared with the CPU' if each['shared'] else 'dedicated'}"
             for each in devices
         )
         return checked("accelerator", found, why)
     if may_have_gpu(root):
-        found = f"an NVIDIA GPU is there, and torch {built['version']} does not see it"
+        found = f"torch {built['version']} cannot use the NVIDIA GPU of this machine"
         advice = (
-            "Its build has no CUDA: install one that has."
+            "Install a build of torch with CUDA."
             if built["cuda"] is None
-            else "Look at the driver: nvidia-smi, or on a Jetson the JetPack that torch is for."
+            else "Check the driver with nvidia-smi; on a Jetson, the JetPack that torch needs."
         )
         return checked("accelerator", found, why, advice)
-    return absent("accelerator", f"torch {built['version']} sees none", why)
+    return absent("accelerator", f"torch {built['version']} finds none", why)

@@ -27,31 +27,31 @@ def check_memory(root: Path) -> list[MachineCheck]:
 
 
 def _memory(root: Path) -> MachineCheck:
-    why = "a training near the end of memory swaps, or is ended"
+    why = "Training that exceeds the memory swaps, or is killed."
     sizes = _meminfo(root)
     total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
     if not total or available is None:
-        return absent("memory", f"{root / 'proc/meminfo'} does not say how much there is", why)
-    found = f"{format_bytes(available)} of {format_bytes(total)} can be had"
+        return absent("memory", f"{root / 'proc/meminfo'} has no sizes", why)
+    found = f"{format_bytes(available)} of {format_bytes(total)} available"
     limit = cgroup.tightest(cgroup.limited())
     if limit is not None and root == Path("/"):
-        found += f"; a control group leaves {format_bytes(limit[1])} of {format_bytes(limit[0])}"
-    advice = "End what holds it; `stepscope memory MODEL` tells what a run takes."
+        found += f"; {format_bytes(limit[1])} of {format_bytes(limit[0])} left in its control group"
+    advice = "Close other programs. Forecast a run with: stepscope memory MODEL"
     return checked("memory", found, why, advice if available < _LITTLE_SHARE * total else None)
 
 
 def _others(root: Path) -> MachineCheck:
-    why = "what others hold is missing to the training; on a small board a desktop is a good part"
+    why = "Memory of other processes is not available to the training."
     if root != Path("/"):
-        return absent("held_by_others", "a tree shows no processes", why)
+        return absent("held_by_others", "not available in a system tree", why)
     total = psutil.virtual_memory().total
     named, with_desktop = worth_naming(_resident(), total)
     if not named:
-        return checked("held_by_others", "no process holds much, and there is no desktop", why)
+        return checked("held_by_others", "no large process, no desktop", why)
     found = ", ".join(f"{name} {format_bytes(size)}" for name, size in named)
-    advice = "End what is not needed."
+    advice = "Close programs that you do not need."
     if with_desktop:
-        advice = "Without a desktop, until the next start: sudo systemctl isolate multi-user"
+        advice = "Stop the desktop until the next start: sudo systemctl isolate multi-user"
     return checked("held_by_others", found, why, advice)
 
 
@@ -75,20 +75,20 @@ def _resident() -> list[tuple[str, int]]:
 
 
 def _swap(root: Path) -> MachineCheck:
-    why = "a step that waits for swapped pages is no longer a step of this network"
+    why = "Steps that wait for swapped pages are not comparable."
     areas = swap_areas(root)
     if areas.value is None:
         return absent("swap", areas.reason, why)
     on_disk = [area for area in areas.value if not area.is_zram]
     if not on_disk:
-        return checked("swap", "none on a disk", why)
+        return checked("swap", "none on disk", why)
     used, found = _shown(on_disk)
-    advice = "Left over from earlier runs: sudo swapoff -a && sudo swapon -a brings it back."
+    advice = "Empty it: sudo swapoff -a && sudo swapon -a"
     return checked("swap", found, why, advice if used else None)
 
 
 def _zram(root: Path) -> MachineCheck:
-    why = "zram packs memory into memory: it takes CPU time, and room that a training then lacks"
+    why = "zram compresses memory, which takes CPU time and memory."
     areas = swap_areas(root)
     if areas.value is None:
         return absent("zram", areas.reason, why)
@@ -96,7 +96,7 @@ def _zram(root: Path) -> MachineCheck:
     if not compressed:
         return checked("zram", "none", why)
     _, found = _shown(compressed)
-    advice = "To measure without it, until the next start: sudo swapoff /dev/zram*"
+    advice = "Turn it off until the next start: sudo swapoff /dev/zram*"
     return checked("zram", found, why, advice)
 
 

@@ -9,7 +9,7 @@ from stepscope.doctor.check import absent, checked
 from stepscope.hardware.disk import medium_under, read_some
 from stepscope.hardware.page_cache import DROP_CACHES
 from stepscope.records.types import MachineCheck
-from stepscope.units import format_bytes, format_duration
+from stepscope.units import format_bytes, format_count
 
 _SLOW = ("HDD", "SD card", "eMMC", "network")
 
@@ -20,7 +20,7 @@ def check_storage(root: Path, data_dir: Path) -> list[MachineCheck]:
 
 
 def _medium(root: Path, data_dir: Path) -> MachineCheck:
-    why = "the same training is bound by storage on one medium and by compute on another"
+    why = "Slow storage can be the bottleneck of training."
     found = medium_under(data_dir, root)
     if found.value is None:
         return absent("storage", found.reason, why)
@@ -29,37 +29,38 @@ def _medium(root: Path, data_dir: Path) -> MachineCheck:
         return absent("storage", f"{medium.reason}", why)
     device = f", {medium.device}" if medium.device else ""
     over_usb = " over USB" if medium.over_usb else ""
-    said = f"{data_dir} lies on: {medium.kind}{over_usb} ({medium.file_system}{device})"
+    where = f"{data_dir} is on: {medium.kind}{over_usb} ({medium.file_system}{device})"
     advice = None
     if medium.kind == "memory":
-        advice = "Nothing is read from a disk here."
+        advice = "The data is in memory: nothing is read from a disk."
     elif medium.kind in _SLOW:
-        advice = "See with `stepscope bottleneck` whether a training waits for it."
-    return checked("storage", said, why, advice)
+        advice = "Check whether training waits for it: stepscope bottleneck"
+    return checked("storage", where, why, advice)
 
 
 def _read_test(data_dir: Path) -> MachineCheck:
-    why = "what the medium gives is the most that a loader can get"
+    why = "No loader is faster than the storage."
     test = read_some(data_dir)
     if test.value is None:
-        return absent("read_test", test.reason, why, "Name the data's folder with --data-dir DIR.")
+        return absent(
+            "read_test", test.reason, why, "Name the folder of the data with --data-dir DIR."
+        )
     done = test.value
-    state = "perhaps from memory" if done.warm_because else "advised out of memory before"
+    state = "possibly cached" if done.warm_because else "evicted first"
     found = (
-        f"{format_bytes(done.bytes_per_s)}/s, {done.files / done.seconds:,.0f} files/s: "
-        f"{format_bytes(done.bytes)} in {done.files:,} files took "
-        f"{format_duration(done.seconds)}, {state}"
+        f"{format_bytes(done.bytes_per_s)}/s, {done.files / done.seconds:,.0f} files/s "
+        f"({format_bytes(done.bytes)}, {format_count(done.files, 'file')}, {state})"
     )
-    advice = f"Not cold: {done.warm_because}." if done.warm_because else None
+    advice = f"The files may have been cached: {done.warm_because}." if done.warm_because else None
     return checked("read_test", found, why, advice)
 
 
 def _page_cache() -> MachineCheck:
-    why = "a first epoch is only comparable when no file is in memory from before"
+    why = "First epochs are only comparable if no file is cached."
     if os.access(DROP_CACHES, os.W_OK):
-        return checked("page_cache", f"the whole of it may be dropped ({DROP_CACHES})", why)
+        return checked("page_cache", "can be dropped completely", why)
     if not DROP_CACHES.exists():
-        return absent("page_cache", f"there is no {DROP_CACHES}", why)
-    advice = "Run as root to drop all of it; --page-cache cold then also reaches other files."
-    found = "only the pages of one's own files can be advised out of it"
+        return absent("page_cache", f"{DROP_CACHES} does not exist", why)
+    advice = "Run as root to drop all of it."
+    found = "only your own files can be evicted"
     return checked("page_cache", found, why, advice)

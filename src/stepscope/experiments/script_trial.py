@@ -191,7 +191,7 @@ def _outcome(request: TraceRequest, watch: ChildWatch, returncode: int) -> Outco
     if watch.signals.stops:  # also where the script took it for a reason to end well
         outcome.status, outcome.exit_code = schema.INTERRUPTED, Interrupted.exit_code
         outcome.reason = "the script was told to stop"
-    elif outcome.exit_code != 0 and (watch.memory.killed or watch.memory.asked):
+    elif outcome.exit_code != 0 and (watch.memory.killed or watch.memory.stop_requested):
         outcome.status, outcome.exit_code = schema.OUT_OF_MEMORY, 4
         outcome.reason = watch.memory.what_happened()
     if outcome.status == schema.FAILED and watch.raised is None:

@@ -1,11 +1,7 @@
 """Control groups: the limits of this process, and a new group with a memory limit.
 
-A group is only created below one that was delegated to this user. The creator of the current group
-(an init system, a container engine, a job scheduler) expects to be the only one that changes it;
-that root can write there is no permission. systemd's rules for delegation:
-https://systemd.io/CGROUP_DELEGATION/
-
-Both versions are supported: 1 (`memory.limit_in_bytes`) and 2 (`memory.max`).
+A group is only created below one that was delegated to this user; that root can write elsewhere is
+no permission (https://systemd.io/CGROUP_DELEGATION/). Versions 1 and 2 are supported.
 """
 
 from __future__ import annotations
@@ -40,10 +36,7 @@ class ControlGroup:
     folder: Path
 
     def command(self, command: list[str]) -> list[str]:
-        """Return a command that joins the group and then executes the given one.
-
-        A shell joins and is replaced, so that no page of the program is outside the group.
-        """
+        """Return a command that joins the group and then executes the given one."""
         return ["/bin/sh", "-c", _JOIN, str(self.folder), *command]
 
     def remove(self) -> None:
@@ -66,9 +59,6 @@ def make(limit_bytes: int, below: list[Path] | None = None) -> ControlGroup:
 
     `below` are the groups to try, one after the other; by default ours and, in version 2, where a
     group with processes in it can have no limited children, the one above.
-
-    Raises:
-        MachineError: there is none, or it was not handed over; the message is the reason.
     """
     candidates = _candidates() if below is None else below
     reason = "this system has no control groups for memory"
@@ -172,14 +162,14 @@ def _candidates() -> list[Path]:
 
 def _check_handed_over(parent: Path) -> None:
     if not os.access(parent, os.W_OK):
-        raise MachineError(f"{parent} cannot be written")
+        raise MachineError(f"{parent} is not writable")
     if os.geteuid() != 0:
         return  # a user who is not root was given write access
     for mark in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(parent, mark) == b"1":
                 return
-    raise MachineError(f"{parent} was not handed over to us: it is not marked as delegated")
+    raise MachineError(f"{parent} is not delegated to this user")
 
 
 def _make_below(parent: Path, limit_bytes: int) -> ControlGroup:

@@ -1,8 +1,4 @@
-"""The conditions of a measurement: the machine state that comparable runs must share.
-
-Each condition is one word, read at one moment. A condition that this machine does not report has a
-reason.
-"""
+"""The conditions of a measurement: the machine state that comparable runs must share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Clock scaling: the CPUs' governor and turbo, clock ranges, a board's memory clock.
-
-The sources are the kernel's cpufreq and devfreq in sysfs, and for the memory clock of a Jetson
-debugfs, which only root may read.
-"""
+"""Clock scaling: the CPUs' governor and turbo, clock ranges, a board's memory clock."""
 
 from __future__ import annotations
 
@@ -39,7 +35,7 @@ _MEMORY_CLOCKS = (
         "sys/kernel/debug/tegra_bwmgr/emc_max_rate",
     ),
 )
-_NO_SCALING = "this system shows no clock scaling ({}): a virtual machine, or one fixed clock"
+_NO_SCALING = "no clock scaling: a virtual machine, or one fixed clock"
 
 
 def gpus_on_chip(root: Path) -> list[Path]:
@@ -64,11 +60,11 @@ def policies(root: Path) -> list[Path]:
 
 def governor(root: Path) -> Reading[str]:
     """Return the CPUs' governor; several are joined by `+`."""
-    said = [read_name(each / "scaling_governor") for each in policies(root)]
-    if not said:
-        return Reading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
-    values = {each.value for each in said if each.value is not None}
-    return Reading("+".join(sorted(values))) if values else said[0]
+    read = [read_name(each / "scaling_governor") for each in policies(root)]
+    if not read:
+        return Reading(None, _NO_SCALING)
+    values = {each.value for each in read if each.value is not None}
+    return Reading("+".join(sorted(values))) if values else read[0]
 
 
 def governors(root: Path) -> list[str]:
@@ -88,7 +84,7 @@ def clocks(root: Path) -> Reading[str]:
     """Return whether the clocks of CPUs and GPU are `fixed`, or `scaling` within a range."""
     ranges = clock_ranges(root)
     if not ranges:
-        return Reading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
+        return Reading(None, _NO_SCALING)
     unknown = None
     for lowest, highest in ranges:
         low, high = read_integer(lowest), read_integer(highest)
@@ -108,9 +104,9 @@ def turbo(root: Path) -> Reading[str]:
     """Return whether CPUs may exceed their nominal clock: `on` or `off`."""
     found = turbo_file(root)
     if found is None:
-        return Reading(None, "this system shows no switch for turbo (intel_pstate, cpufreq/boost)")
+        return Reading(None, "no switch for turbo (intel_pstate, cpufreq/boost)")
     file, off = found
-    return read_integer(file).map(lambda said: OFF if str(said) == off else ON)
+    return read_integer(file).map(lambda value: OFF if str(value) == off else ON)
 
 
 def memory_clock_files(root: Path) -> tuple[Path, Path, Path] | None:
@@ -129,5 +125,5 @@ def memory_clock(root: Path) -> Reading[str]:
         return Reading(FIXED if read_integer(files[0]).value else SCALING)
     tried = [read_integer(root / names[0]).reason or "" for names in _MEMORY_CLOCKS]
     denied = [reason for reason in tried if "cannot be read" in reason or "wanted" in reason]
-    none = "this system shows no memory clock (a Jetson does, to root)"
+    none = "no memory clock (a Jetson shows it to root)"
     return Reading(None, denied[0] if denied else none)

@@ -1,8 +1,4 @@
-"""The storage below a folder: its medium, its read speed, and caches in front of it.
-
-The device is found from the folder's mount (`/proc/self/mountinfo` has its number) and from the
-entry of that number in sysfs.
-"""
+"""The storage below a folder: its medium, its read speed, and caches in front of it."""
 
 from __future__ import annotations
 
@@ -60,7 +56,7 @@ def medium_under(folder: Path, root: Path) -> Reading[Medium]:
     there = next(each for each in (real, *real.parents) if is_there(each))
     mount = _mount_of(there, root)
     if mount is None:
-        return Reading(None, f"{root / 'proc/self/mountinfo'} does not say where {there} lies")
+        return Reading(None, f"{root / 'proc/self/mountinfo'} does not list the mount of {there}")
     number, file_system, source = mount
     if file_system.startswith(_IN_MEMORY):
         return Reading(Medium("memory", file_system, None, over_usb=False))
@@ -72,10 +68,7 @@ def medium_under(folder: Path, root: Path) -> Reading[Medium]:
 def read_some(
     folder: Path, *, at_most_bytes: int = 64 << 20, at_most_s: float = 2.0, at_most_files: int = 500
 ) -> Reading[ReadTest]:
-    """Read files below a folder within limits of size and time, after evicting them.
-
-    Only these files are evicted: other programs keep their page cache.
-    """
+    """Read files below a folder within limits of size and time, after evicting them."""
     try:
         files = _some_files(folder, at_most_bytes, at_most_files)
         if not files:
@@ -152,7 +145,7 @@ def _of_disk(number: str, source: str, file_system: str, root: Path) -> Medium:
         device = Path(os.path.realpath(root / source.lstrip("/")))
         entry = root / "sys/class/block" / device.name
     if not is_there(entry):
-        hidden = f"there is no {entry}: {file_system} hides its disk"
+        hidden = f"{file_system} hides its disk ({entry} does not exist)"
         return Medium(None, file_system, None, over_usb=False, reason=hidden)
     disk = _disk_below(entry.resolve())
     name = disk.name
@@ -167,7 +160,7 @@ def _of_disk(number: str, source: str, file_system: str, root: Path) -> Medium:
     else:
         rotates = read_text(disk / "queue/rotational").value
         kind = None if rotates is None else "HDD" if rotates == "1" else "SSD"
-    reason = None if kind else f"{disk / 'queue/rotational'} does not tell"
+    reason = None if kind else f"{disk / 'queue/rotational'} is missing"
     return Medium(kind, file_system, name, over_usb=over_usb, reason=reason)
 
 
@@ -186,7 +179,7 @@ def caches_beyond_reach(path: Path, cold_share: float | None) -> list[str]:
     mount = _mount_of(path.resolve(), Path("/"))
     kind = "" if mount is None else mount[1]
     if kind.startswith(_IN_MEMORY):
-        found.append(f"all of it: the data lies in memory ({kind})")
+        found.append(f"all of it: the data is in memory ({kind})")
     elif kind.startswith(_NETWORK):
         found.append(f"the file server's ({kind})")
     else:

@@ -32,11 +32,7 @@ class Gpu:
     library: Any
 
     def ask(self, query: str, *arguments: Any) -> Any:
-        """Return the result of a query for this GPU.
-
-        Raises:
-            NvmlError: the driver refuses it, or the library is too old to know it.
-        """
+        """Return the result of a query for this GPU."""
         try:
             return getattr(self.library, query)(self.handle, *arguments)
         except (self.library.NVMLError, AttributeError) as error:
@@ -49,11 +45,7 @@ def may_have_gpu(root: Path) -> bool:
 
 
 def gpus_of(library: Any) -> list[Gpu]:
-    """List the GPUs that a library, once started, knows.
-
-    Raises:
-        NvmlError: it does not start, or does not count them.
-    """
+    """List the GPUs that a library, once started, knows."""
     try:
         library.nvmlInit()
         count = library.nvmlDeviceGetCount()
@@ -69,18 +61,14 @@ def _library() -> Any:
 
 
 def find_gpus(root: Path, library: Callable[[], Any] = _library) -> list[Gpu]:
-    """List the GPUs of this machine; none where the system shows none.
-
-    Raises:
-        NvmlError: there is one, and it cannot be asked.
-    """
+    """List the GPUs of this machine; none where the system shows none."""
     if not may_have_gpu(root):
         return []
     try:
         loaded = library()
     except ImportError as error:
         raise NvmlError(
-            "an NVIDIA GPU is there, and nvidia-ml-py to ask it is not: "
+            "an NVIDIA GPU needs nvidia-ml-py, which is not installed: "
             "pip install 'stepscope[energy]'"
         ) from error
     return gpus_of(loaded)

@@ -69,10 +69,7 @@ def cgroup_memory_limit_bytes() -> int | None:
 
 
 def oom_kills() -> int | None:
-    """Return the number of processes that the kernel killed because memory ran out.
-
-    Those of this process's control group or, if it does not count them, of the whole machine.
-    """
+    """Return the number of processes that the kernel killed because memory ran out."""
     for folder in cgroup.own_and_above():
         counted = cgroup.kills_of(folder)
         if counted is not None:

@@ -1,7 +1,4 @@
-"""The identity of a machine: a board's model, a Jetson's software and power modes.
-
-Power modes are those of `nvpmodel`.
-"""
+"""The identity of a machine: a board's model, a Jetson's software and power modes."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ def board(root: Path) -> Reading[str]:
     known = [word for word in (*words, family and f"({family})") if word]
     if known:
         return Reading(" ".join(known))
-    return Reading(None, "neither a device tree nor the firmware names this machine")
+    return Reading(None, "no name in the device tree or the firmware")
 
 
 def is_jetson(root: Path) -> bool:
@@ -66,7 +63,7 @@ def tegra_release(root: Path) -> Reading[str]:
         return said
     found = _RELEASE.search(said.value)
     if found is None:
-        return Reading(None, f"{root / 'etc/nv_tegra_release'} has no release in it")
+        return Reading(None, f"{root / 'etc/nv_tegra_release'} has no release")
     numbers = [found[1], *found[2].rstrip(".").split("."), "0"]
     return Reading(".".join(numbers[:3]))
 
@@ -108,7 +105,7 @@ def mode_number(root: Path) -> Reading[int]:
     if default is not None:
         return Reading(int(default[1]))
     if not is_jetson(root):
-        return Reading(None, "power modes are a Jetson's (nvpmodel), and this is none")
+        return Reading(None, "only a Jetson has power modes")
     return Reading(None, status.reason)
 
 

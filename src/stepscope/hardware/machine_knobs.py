@@ -31,28 +31,18 @@ class Knob:
     wanted: Callable[[Path, str], State]
 
     def state(self, root: Path) -> State:
-        """Return the current content of its files, to restore it later.
-
-        Raises:
-            MachineError: one of them cannot be read.
-        """
+        """Return the current content of its files, to restore it later."""
         found = {}
         for file in self.files(root):
-            said = _read(_relative(file, root), root)
-            if said.value is None:
-                raise MachineError(
-                    f"{self.name} is not set, for it could not be put back: {said.reason}."
-                )
-            found[_relative(file, root)] = said.value
+            current = _read(_relative(file, root), root)
+            if current.value is None:
+                raise MachineError(f"{self.name} could not be restored later: {current.reason}.")
+            found[_relative(file, root)] = current.value
         return found
 
 
 def write(state: State, root: Path) -> None:
-    """Set files below the root.
-
-    Raises:
-        MachineError: one of them cannot be written; it says what to do as root.
-    """
+    """Set files below the root."""
     for path, text in state.items():
         if path == jetson.STATUS:
             _set_power_mode(text, root)
@@ -102,20 +92,18 @@ def _set_power_mode(status: str, root: Path) -> None:
         ) from error
     found = jetson.mode_number(root)
     if done.returncode != 0 or found.value != number:
-        said = " ".join(f"{done.stdout} {done.stderr}".split())[-300:]
+        printed = " ".join(f"{done.stdout} {done.stderr}".split())[-300:]
         raise MachineError(
             f"cannot set power mode {number}: nvpmodel ended with {done.returncode} and the mode "
-            f"is {found.value}: {said or 'it said nothing'}. As root: {command}"
+            f"is {found.value}: {printed or 'no output'}. As root: {command}"
         )
 
 
 def _wanted_power_mode(root: Path, value: str) -> State:
     number = jetson.number_of(value, root)
     if number is None:
-        known = ", ".join(jetson.power_modes(root).values()) or "none at all"
-        raise MachineError(
-            f"power_mode: wanted {value}, and this machine has {known}. Name one of them."
-        )
+        known = ", ".join(jetson.power_modes(root).values()) or "none"
+        raise MachineError(f"power_mode: this machine has no mode {value}. Available: {known}.")
     return {jetson.STATUS: _status(number)}
 
 
@@ -126,8 +114,8 @@ def _governor_files(root: Path) -> list[Path]:
 def _wanted_governor(root: Path, value: str) -> State:
     known = cpu_clock.governors(root)
     if value not in known:
-        has = ", ".join(known) or "none at all: it does not scale its clocks"
-        raise MachineError(f"governor: wanted {value}, and this machine has {has}.")
+        has = ", ".join(known) or "none"
+        raise MachineError(f"governor: this machine has no governor {value}. Available: {has}.")
     return {_relative(file, root): value for file in _governor_files(root)}
 
 
@@ -184,7 +172,7 @@ def _wanted_fan(root: Path, value: str) -> State:
         raise MachineError(f"fan: {thermal.fan(root).reason}.")
     known = value.isascii() and value.isdecimal() and int(value) <= thermal.FASTEST
     if value != thermal.MAX and not known:
-        raise MachineError(f"fan: wanted {value}; it can be set to max, or 0 to {thermal.FASTEST}.")
+        raise MachineError(f"fan: wanted max, or 0 to {thermal.FASTEST}; found {value}.")
     *control, speed = [_relative(file, root) for file in files]
     kernel_off = dict.fromkeys(control, "0")
     return {**kernel_off, speed: str(thermal.FASTEST) if value == thermal.MAX else value}
@@ -192,7 +180,7 @@ def _wanted_fan(root: Path, value: str) -> State:
 
 def _check_can_be(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise MachineError(f"{name}: wanted {value}; it can be set to {' or '.join(known)} only.")
+        raise MachineError(f"{name}: wanted {' or '.join(known)}, found {value}.")
 
 
 def _relative(file: Path, root: Path) -> str:

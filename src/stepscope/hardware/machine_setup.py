@@ -19,17 +19,13 @@ from stepscope.hardware.machine_knobs import KNOBS, State, not_yet, write
 from stepscope.hardware.thermal import MAX
 from stepscope.records.types import MachineChange
 
-PUT_BACK = "stepscope doctor --restore"
+RESTORE = "stepscope doctor --restore"
 
 _NAME = "machine-before.json"
 
 
 def kept_states(root: Path) -> list[tuple[str, State]]:
-    """Return the saved states of a preparation that was not restored, in the order of setting.
-
-    Raises:
-        RequestError: the file cannot be read, or belongs to another root.
-    """
+    """Return the saved states of a preparation that was not restored, in the order of setting."""
     file = kept_file(root)
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
@@ -38,17 +34,17 @@ def kept_states(root: Path) -> list[tuple[str, State]]:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RequestError(
-            f"{file}: wanted what was before a preparation, found something else ({error}). "
-            "Set the machine by hand, then remove the file."
+            f"{file}: wanted the settings saved by --apply, found something else ({error}). "
+            "Restore the settings by hand, then remove the file."
         ) from error
     if of != str(root):
-        raise RequestError(f"{file} is of the tree {of}, and this is {root}.")
+        raise RequestError(f"{file} was saved for {of}, and this is {root}.")
     for name, state in states:
         # Restoring mostly runs as root: write nothing but what a knob sets.
         if name not in KNOBS or not all(_may_be_set(path, text) for path, text in state.items()):
             raise RequestError(
-                f"{file}: {name} is nothing that stepscope sets. Set the machine by hand, then "
-                "remove the file."
+                f"{file}: {name} is not a setting that stepscope changes. Restore the settings by "
+                "hand, then remove the file."
             )
     return states
 
@@ -84,16 +80,11 @@ def _places(root: Path) -> list[Path]:
 
 
 def keep(states: Mapping[str, State], root: Path) -> None:
-    """Save the current states, in the order of setting.
-
-    Raises:
-        MachineError: they cannot be saved, or an earlier preparation was not restored.
-        RequestError: the file of the saved states cannot be read.
-    """
+    """Save the current states, in the order of setting."""
     file = kept_file(root)
     in_use = MachineError(
-        f"an earlier preparation has not been put back ({file}), or another one is going on. "
-        f"Put it back first: {PUT_BACK}"
+        f"settings of an earlier --apply or --prepare are not restored yet ({file}). "
+        f"Restore them first: {RESTORE}"
     )
     if kept_states(root):
         raise in_use
@@ -121,8 +112,8 @@ def _write(
         raise
     except OSError as error:
         raise MachineError(
-            f"what was cannot be kept: {file}: {error.strerror}. Make its folder writable, or "
-            f"name another one by {STATE_VARIABLE}."
+            f"cannot save the current settings in {file}: {error.strerror}. Make its folder "
+            f"writable, or choose another one with {STATE_VARIABLE}."
         ) from error
 
 
@@ -130,10 +121,7 @@ _GOVERNOR = "performance"
 
 
 def protocol(root: Path) -> dict[str, str]:
-    """Return the conditions of the edge protocol that this machine has.
-
-    They are a fixed power mode, no clock scaling, and the fan at its fastest.
-    """
+    """Return the conditions of the edge protocol that this machine has."""
     asked = {
         "power_mode": protocol_mode(root),
         "governor": _GOVERNOR if _GOVERNOR in governors(root) else None,
@@ -149,18 +137,14 @@ def protocol(root: Path) -> dict[str, str]:
 
 
 def changes(wanted: Mapping[str, str], root: Path) -> list[MachineChange]:
-    """List the changes that the wanted conditions need, in the order of setting.
-
-    Raises:
-        MachineError: this machine lacks one of them, or cannot have that value.
-    """
+    """List the changes that the wanted conditions need, in the order of setting."""
     found: list[MachineChange] = []
     for name, knob in KNOBS.items():
         if name not in wanted:
             continue
         now = CONDITIONS[name](root)
         if now.value is None:
-            raise MachineError(f"{name}: wanted {wanted[name]}, and {now.reason}.")
+            raise MachineError(f"{name}: wanted {wanted[name]}, found {now.reason}.")
         aim, state = knob.wanted(root, wanted[name]), knob.state(root)
         if not_yet({path: text for path, text in aim.items() if path in state}, root):
             found.append({"name": name, "before": now.value, "after": wanted[name]})
@@ -168,11 +152,7 @@ def changes(wanted: Mapping[str, str], root: Path) -> list[MachineChange]:
 
 
 def apply(planned: list[MachineChange], root: Path) -> None:
-    """Make the planned changes; if one fails, restore the others.
-
-    Raises:
-        MachineError: one cannot be made, or an earlier preparation was not restored.
-    """
+    """Make the planned changes; if one fails, restore the others."""
     if not planned:
         return
     kept = {each["name"]: KNOBS[each["name"]].state(root) for each in planned}
@@ -196,30 +176,26 @@ def restore(root: Path) -> list[str]:
 
     Failures are tried a second time: the CPUs of a condition may only be online once the power mode
     is restored. A condition that cannot be restored stays saved.
-
-    Raises:
-        MachineError: a condition cannot be restored.
-        RequestError: the file of the saved states cannot be read.
     """
     file, kept = kept_file(root), dict(kept_states(root))
-    first = _put_back(kept, list(reversed(kept)), root)
-    reasons = _put_back(kept, list(first), root)
+    first = _restore(kept, list(reversed(kept)), root)
+    reasons = _restore(kept, list(first), root)
     if reasons:
         left = {name: state for name, state in kept.items() if name in reasons}
         if left != kept:
             _write(left, file, root, Path.replace)
-        said = " ".join(reasons.values())
-        raise MachineError(f"not everything could be put back: {said} Then: {PUT_BACK}")
+        why = " ".join(reasons.values())
+        raise MachineError(f"not all settings could be restored: {why} Then: {RESTORE}")
     try:
         file.unlink(missing_ok=True)
     except OSError as error:
         raise MachineError(
-            f"everything is as it was, but {file} cannot be removed: {error.strerror}. Remove it."
+            f"all settings are restored, but {file} cannot be removed: {error.strerror}. Remove it."
         ) from error
     return [name for name in reversed(kept) if name not in first] + list(first)
 
 
-def _put_back(kept: Mapping[str, State], names: list[str], root: Path) -> dict[str, str]:
+def _restore(kept: Mapping[str, State], names: list[str], root: Path) -> dict[str, str]:
     """Restore the named states; return the reasons by name for those that failed."""
     reasons = {}
     for name in names:

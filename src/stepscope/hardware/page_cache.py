@@ -1,9 +1,7 @@
 """The page cache: evict files, and determine what is left of them in memory.
 
-`make_cold` drops the whole page cache where that is permitted (root, outside most containers),
-otherwise it advises the system to evict the given files. Neither is guaranteed: dirty or mapped
-pages stay, and so do files of an in-memory file system. So the remaining pages are counted
-afterwards. Caches below the system (of a disk, a hypervisor, a server) are not visible.
+Eviction is not guaranteed: dirty or mapped pages stay, and so do files of an in-memory file system.
+So the remaining pages are counted. Caches of a disk, a hypervisor or a server are not visible.
 """
 
 from __future__ import annotations
@@ -72,12 +70,9 @@ def _drop_all() -> str | None:
 
 
 def advise_out(paths: Sequence[Path], *, sync: bool = False) -> str | None:
-    """Advise the system to evict files; return the reason if it cannot.
-
-    With `sync` they are written to the disk first: dirty pages stay.
-    """
+    """Advise the system to evict files; return the reason if it cannot."""
     if sys.platform != "linux":
-        return "this system takes no advice about pages"
+        return "only Linux can evict files"
     try:
         for path in paths:
             descriptor = os.open(path, os.O_RDONLY)
@@ -88,21 +83,21 @@ def advise_out(paths: Sequence[Path], *, sync: bool = False) -> str | None:
             finally:
                 os.close(descriptor)
     except OSError as error:
-        return f"{path} cannot be advised out: {error.strerror}"
+        return f"{path} cannot be evicted: {error.strerror}"
     return None
 
 
 def _residency(paths: Sequence[Path]) -> tuple[float | None, str | None]:
     """Return the share of pages in memory or, if unknown, the reason."""
     if sys.platform != "linux":
-        return None, "this system does not tell which pages are in memory"
+        return None, "only Linux reports which pages are cached"
     try:
         counted = [_pages(path) for path in paths]
     except OSError as error:
-        return None, f"which pages are in memory cannot be looked up: {error.strerror}"
+        return None, f"cached pages cannot be counted: {error.strerror}"
     pages = sum(of for _, of in counted)
     if not pages:
-        return None, "there is no page that could be in memory"
+        return None, "all files are empty"
     return sum(resident for resident, _ in counted) / pages, None
 
 
@@ -126,7 +121,7 @@ def _check_may_know(descriptor: int) -> None:
     """
     owner = os.fstat(descriptor).st_uid
     if os.geteuid() not in (0, owner) and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
-        raise PermissionError(errno.EPERM, "only who may write a file may know")
+        raise PermissionError(errno.EPERM, "only for files that you can write")
 
 
 def _resident_pages(descriptor: int, size_bytes: int) -> int:

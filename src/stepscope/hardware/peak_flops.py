@@ -69,9 +69,6 @@ def keep_better(peak: PeakRecord) -> PeakRecord:
     """Store the better of this peak and the stored one of the same conditions, and return it.
 
     Each rate counts by itself: a busy machine measures too little, never too much.
-
-    Raises:
-        MachineError: the user's cache cannot be written.
     """
     earlier = find_peak(peak["conditions"])
     if earlier is not None:
@@ -84,8 +81,8 @@ def keep_better(peak: PeakRecord) -> PeakRecord:
         replace_file(file, [content.encode()])
     except OSError as error:
         raise MachineError(
-            f"the peaks were measured, but cannot be kept in {file.parent}: {error.strerror}. Make "
-            f"it writable, or name another cache folder by {CACHE_VARIABLE}."
+            f"cannot save the peaks in {file.parent}: {error.strerror}. Make it writable, or "
+            f"choose another cache folder with {CACHE_VARIABLE}."
         ) from error
     return peak
 
@@ -94,7 +91,7 @@ def _file_of(conditions: PeakConditions) -> Path:
     cache = cache_folder()
     if cache is None:
         raise MachineError(
-            f"no folder for peaks: this user has no home. Name one by {CACHE_VARIABLE}."
+            f"no folder for peaks: this user has no home. Choose one with {CACHE_VARIABLE}."
         )
     text = json.dumps(conditions, sort_keys=True)
     return cache / "peaks" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"

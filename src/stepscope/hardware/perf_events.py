@@ -1,10 +1,7 @@
 """The processor's counters through Linux's perf events: cycles, instructions, cache misses.
 
-A counter is opened by the calling thread and counts for it and for all threads that it or its
-threads start later; forked processes are excluded. The kernel cannot read such counters as a group,
-so each has a descriptor. If there are more counters than the processor supports, they take turns: a
-reading has the time for which a counter was enabled and for which it ran, from which the count is
-extrapolated.
+A counter counts for the calling thread and for threads started later, not for forked processes. If
+there are more counters than the processor supports, they take turns, and counts are extrapolated.
 """
 
 from __future__ import annotations
@@ -87,7 +84,7 @@ def open_counters(events: Mapping[str, Event]) -> Counters:
     number = _SYSTEM_CALL.get(platform.machine()) if sys.platform == "linux" else None
     if number is None:
         where = f"{platform.system()} on {platform.machine()}"
-        reason = f"counters are read on Linux by perf events, found {where}"
+        reason = f"hardware counters need Linux perf events, found {where}"
         return Counters({}, dict.fromkeys(events, reason))
     opened: dict[str, int] = {}
     absent: dict[str, str] = {}
@@ -119,13 +116,13 @@ def explain(fault: int) -> str:
     if fault in (errno.EACCES, errno.EPERM):
         level = first_line_of(_PARANOID) or "unknown"
         return (
-            f"perf events are not permitted here (perf_event_paranoid is {level}, or a container "
-            "forbids them): sysctl kernel.perf_event_paranoid=2"
+            f"perf events are not permitted (perf_event_paranoid is {level}, or a container "
+            "forbids them). As root: sysctl kernel.perf_event_paranoid=2"
         )
     if fault in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
-        return "the processor shows no such counter: most virtual machines show none"
+        return "the processor has no such counter (most virtual machines have none)"
     if fault in (errno.EINVAL, errno.E2BIG):
-        return "this kernel cannot count the threads of one process: Linux 5.13 or newer does"
+        return "counting the threads of one process needs Linux 5.13 or newer"
     if fault == errno.ENOSYS:
         return "this kernel was built without perf events"
     return f"the counter could not be opened: {os.strerror(fault)}"

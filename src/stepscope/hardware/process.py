@@ -20,12 +20,8 @@ from stepscope.hardware.procfs import bytes_of, read_at_once, status_bytes
 def descendants(process: psutil.Process) -> list[psutil.Process]:
     """List the children of a process, their children, and so on.
 
-    Linux lists the children of a thread, so that only the threads of the tree are asked; psutil
-    looks at every process of the machine (1.4 ms where there are 87) and is asked elsewhere. One
-    that starts or ends meanwhile may be left out.
-
-    Raises:
-        psutil.NoSuchProcess: the process itself has ended.
+    Linux lists the children of a thread; psutil, used elsewhere, examines every process of the
+    machine, which takes milliseconds. One that starts or ends meanwhile may be left out.
     """
     try:
         pids = list(_children(process.pid))
@@ -69,10 +65,7 @@ class TreeReading:
 
 
 def read_tree(main: psutil.Process) -> TreeReading | None:
-    """Read a process and its descendants, without the sizes that take milliseconds.
-
-    Return None when it has ended. A child that ends meanwhile is left out.
-    """
+    """Read a process and its descendants, without the sizes that take milliseconds."""
     try:
         rss = int(main.memory_info().rss)
         cpu = main.cpu_times()
@@ -149,10 +142,7 @@ def resident_bytes(process: psutil.Process) -> int | None:
 
 
 def youngest_child(process: psutil.Process) -> psutil.Process | None:
-    """Return the process that another one has started last, if any.
-
-    Python's `multiprocessing.resource_tracker` does not count.
-    """
+    """Return the process that another one has started last, if any."""
     try:
         children = sorted(process.children(), key=psutil.Process.create_time, reverse=True)
         for child in children:
@@ -205,10 +195,7 @@ def _major_faults(pid: int) -> int | None:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank that torchrun gave this process, and a name of the training that all ranks share.
-
-    `restarts` counts how often torchrun has started all ranks again.
-    """
+    """The rank that torchrun gave this process, and a name of the training that all ranks share."""
 
     rank: int
     world_size: int

@@ -1,8 +1,7 @@
 """The memory of this process: resident, private, peak, and that of the C library's allocator.
 
-The allocator returns a freed block to the system only if it was mapped separately or lies at the
-end of the heap. So the resident size does not show when a program frees memory; `read_allocator`
-does.
+The allocator keeps most freed blocks, so that the resident size does not show when a program frees
+memory; `read_allocator` does.
 """
 
 from __future__ import annotations

@@ -37,14 +37,11 @@ class Reading(Generic[T]):
 
 
 def read_text(file: Path) -> Reading[str]:
-    """Read such a file, without trailing blanks and zero bytes.
-
-    The reason of a reading without a value names the file: missing, unreadable or empty.
-    """
+    """Read such a file, without trailing blanks and zero bytes."""
     try:
         text = read_at_once(file).decode("utf-8", "replace").strip("\0 \t\r\n")
     except (FileNotFoundError, NotADirectoryError):
-        return Reading(None, f"there is no {file}")
+        return Reading(None, f"{file} does not exist")
     except OSError as error:
         return Reading(None, f"{file} cannot be read: {error.strerror}")
     return Reading(text) if text else Reading(None, f"{file} is empty")
@@ -62,10 +59,7 @@ def read_at_once(file: Path | str) -> bytes:
 
 
 def read_name(file: Path) -> Reading[str]:
-    """Read a name for display and records: one line of printable characters.
-
-    Other characters, such as terminal control codes, are replaced by `�`.
-    """
+    """Read a name for display and records: one line of printable characters."""
     text = read_text(file)
     if text.value is None:
         return text
@@ -73,7 +67,7 @@ def read_name(file: Path) -> Reading[str]:
     if not name:
         return Reading(None, f"{file} is empty")
     if len(name) > _LONGEST_NAME:
-        return Reading(None, f"{file}: wanted a name, found {len(name):,} letters")
+        return Reading(None, f"{file}: expected a name, found {len(name):,} characters")
     return Reading("".join(each if each.isprintable() else "\ufffd" for each in name))
 
 
@@ -141,11 +135,7 @@ VARIABLE = "STEPSCOPE_SYSTEM_ROOT"
 
 
 def system_root() -> Path:
-    """Return the root of the pseudo files: `/`, unless STEPSCOPE_SYSTEM_ROOT names a tree.
-
-    Raises:
-        RequestError: the variable names no folder.
-    """
+    """Return the root of the pseudo files: `/`, unless STEPSCOPE_SYSTEM_ROOT names a tree."""
     named = os.environ.get(VARIABLE)
     if not named:
         return Path("/")

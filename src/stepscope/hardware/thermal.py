@@ -59,10 +59,7 @@ def _trips_c(zone: Path) -> list[float]:
 
 
 def zones_c(root: Path) -> dict[str, float]:
-    """Return the temperature of each thermal zone of the chip, by the zone's type.
-
-    Of several zones of one type, as on two processors, the hottest counts.
-    """
+    """Return the temperature of each thermal zone of the chip, by the zone's type."""
     found: dict[str, float] = {}
     for zone in find_zones(root):
         celsius = zone.celsius()
@@ -76,7 +73,7 @@ def temperature_c(root: Path) -> Reading[float]:
     zones = zones_c(root)
     if zones:
         return Reading(max(zones.values()))
-    return Reading(None, f"{root / 'sys/class/thermal'} has no zone of a CPU or GPU that tells")
+    return Reading(None, "no CPU or GPU temperature sensor")
 
 
 def throttled(root: Path) -> Reading[int]:
@@ -84,7 +81,7 @@ def throttled(root: Path) -> Reading[int]:
     count = find_throttle_counts(root).read()
     if count is not None:
         return Reading(count)
-    return Reading(None, "this system does not count it (x86 does, in thermal_throttle)")
+    return Reading(None, "no throttle counters (only on x86)")
 
 
 @dataclass(frozen=True)
@@ -133,5 +130,5 @@ def fan(root: Path) -> Reading[str]:
     """Return the fan's set speed: `max`, or a number up to 255."""
     file = speed_file(root)
     if file is None:
-        return Reading(None, "this system shows no fan whose speed can be set (pwm-fan)")
+        return Reading(None, "no fan with adjustable speed (pwm-fan)")
     return read_integer(file).map(lambda speed: MAX if speed >= FASTEST else str(speed))

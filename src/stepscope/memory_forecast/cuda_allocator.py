@@ -1,9 +1,7 @@
 """Simulate torch's caching allocator on a CUDA device for the tensors of a step.
 
-The allocator gets segments from the driver, splits them into blocks for tensors, and keeps free
-segments. It therefore reserves more than the largest sum of tensors. The amount can be computed:
-the tensors of the step and their order are known (`models.step_tensors`), and the rules are fixed
-(pytorch.org/docs/stable/notes/cuda.html, c10/cuda/CUDACachingAllocator):
+The allocator splits segments into blocks for tensors and keeps free segments, so it reserves more
+than the largest sum of tensors. The rules (c10/cuda/CUDACachingAllocator):
 
     a tensor of at most    comes out of a segment of        the rest of a hole is kept apart from
     1 MiB                  2 MiB                            512 B
@@ -16,7 +14,6 @@ are merged. PYTORCH_CUDA_ALLOC_CONF, which changes the rules, is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stepscope.models.step_tensors import OptimizerMemory, StepLog, trained_bytes
@@ -61,13 +58,19 @@ class CachingAllocator:
             self._holes.remove(piece)
             piece.free = False
         else:
-            piece = _Piece(_segment_bytes(size_bytes), small)
+            if small:
+                segment_bytes = _SMALL_SEGMENT_BYTES
+            elif size_bytes < _MIDDLE_BYTES:
+                segment_bytes = _MIDDLE_SEGMENT_BYTES
+            else:
+                segment_bytes = _round_up(size_bytes, _LARGE_ROUND_BYTES)
+            piece = _Piece(segment_bytes, small)
             self.reserved_bytes += piece.size_bytes
         self._cut(piece, size_bytes)
         return piece
 
     def give_back(self, piece: _Piece) -> None:
-        """Free a block, and merge it with adjacent free blocks."""
+        """Free a block and merge it with adjacent free blocks."""
         for beside in (piece.before, piece.after):
             if beside is not None and beside.free:
                 self._holes.remove(beside)
@@ -97,14 +100,6 @@ def _link(piece: _Piece) -> None:
         piece.after.before = piece
 
 
-def _segment_bytes(size_bytes: int) -> int:
-    if size_bytes <= _SMALL_BYTES:
-        return _SMALL_SEGMENT_BYTES
-    if size_bytes < _MIDDLE_BYTES:
-        return _MIDDLE_SEGMENT_BYTES
-    return _round_up(size_bytes, _LARGE_ROUND_BYTES)
-
-
 def _round_up(size_bytes: int, to_bytes: int) -> int:
     return -(-size_bytes // to_bytes) * to_bytes
 
@@ -112,7 +107,9 @@ def _round_up(size_bytes: int, to_bytes: int) -> int:
 def reserved_for(log: StepLog, optimizer: OptimizerMemory) -> int:
     """Return the reserved bytes after some steps like this one."""
     allocator = CachingAllocator()
-    standing, trained = _standing(log), trained_bytes(log)
+    # Parameters exist before and after the step.
+    standing = [number for number, block in enumerate(log.blocks, 1) if block.kind == "parameters"]
+    trained = trained_bytes(log)
     held = {number: allocator.take(log.blocks[number - 1].size_bytes) for number in standing}
     for step in range(_STEPS):
         for event in log.events:
@@ -128,8 +125,3 @@ def reserved_for(log: StepLog, optimizer: OptimizerMemory) -> int:
         for number in [number for number in held if number not in standing]:
             allocator.give_back(held.pop(number))
     return allocator.reserved_bytes
-
-
-def _standing(log: StepLog) -> Sequence[int]:
-    """Return the numbers of the blocks that exist before and after the step."""
-    return [number for number, block in enumerate(log.blocks, 1) if block.kind == "parameters"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,9 +33,7 @@ WORKERS_STAY_BELOW = 0.95
 class FitCheck:
     """A forecast, or the reason why there is none.
 
-    `workers_that_fit` is how many of the `workers` fit into memory with the training; None if the
-    training alone does not fit, or another pool is too small for the workers. `remedies_reason`
-    says why recomputed activations could not be tried.
+    `workers_that_fit` is None if the training does not fit even without workers.
     """
 
     bill: Bill | None = None
@@ -80,44 +79,34 @@ class FitCheck:
 def check_fit(
     spec: RunSpec, model: nn.Module, memory: DeviceMemory | None = None, processes: int = 1
 ) -> FitCheck:
-    """Forecast the memory of a training from a few small steps of its network.
-
-    `memory` is that of the device, None on a CPU. `processes` is the number of processes that share
-    the host's memory.
-    """
+    """Forecast the memory of a training; `memory` is None on a CPU."""
     dataset = dataset_registry.find(spec.data, data_source_of(spec))
     try:
         seen = probe_steps(spec, model, dataset, torch.device(spec.device), memory)
-        workers = worker_bytes(spec, dataset) if spec.workers else None
+        workers = worker_bytes(spec, dataset) if spec.workers else 0
         inputs = ForecastInputs(seen, dataset, workers, processes)
         bill = forecast(spec, inputs)
     except Exception as error:  # a network may fail on a batch that the run never has
         return FitCheck(reason=_why_not(error))
-    found: list[RemedyRecord] = []
-    untried = None
-    if bill.filled_share > _REMEDIES_FROM:
-        found, untried = _find_remedies(spec, model, inputs, memory)
-    return FitCheck(
+    fit = FitCheck(
         bill,
         seen.step(spec.batch_size),
-        tuple(found),
-        remedies_reason=untried,
         workers=spec.workers,
         workers_that_fit=_workers_that_fit(spec, inputs, bill),
     )
+    if bill.filled_share <= _REMEDIES_FROM:
+        return fit
+    found, untried = _find_remedies(spec, model, inputs, memory)
+    return replace(fit, remedies=tuple(found), remedies_reason=untried)
 
 
 def _workers_that_fit(spec: RunSpec, inputs: ForecastInputs, bill: Bill) -> int | None:
     alone = {"workers": 0, "persistent_workers": False}
     without = forecast(spec.model_copy(update=alone), inputs)
-    others_fit = all(
-        bill.pool_bytes(pool) <= limit.bytes
-        for pool, limit in bill.limits.items()
-        if pool != bill.host_pool
-    )
+    pool = bill.host_pool
+    others_fit = all(bill.fits_into(each) for each in bill.limits if each != pool)
     if not (without.fits and others_fit):
         return None
-    pool = bill.host_pool
     each_bytes = (bill.pool_bytes(pool) - without.pool_bytes(pool)) / max(1, spec.workers)
     room_bytes = WORKERS_STAY_BELOW * bill.limits[pool].bytes - without.pool_bytes(pool)
     if each_bytes * spec.workers <= room_bytes:
@@ -129,45 +118,37 @@ def _find_remedies(
     spec: RunSpec, model: nn.Module, inputs: ForecastInputs, memory: DeviceMemory | None
 ) -> tuple[list[RemedyRecord], str | None]:
     """Return remedies, and the reason if recomputed activations could not be tried."""
+    recomputed = None
     try:
-        return remedies(spec, inputs, _inputs_with_recomputing(spec, model, inputs, memory)), None
+        with contextlib.ExitStack() as stack:
+            if not spec.checkpoint_activations and stack.enter_context(recomputing(model)):
+                device = torch.device(spec.device)
+                seen = probe_steps(spec, model, inputs.dataset, device, memory)
+                # The trial has enlarged the process; its runtime memory has not changed.
+                seen = replace(seen, runtime_bytes=inputs.probe.runtime_bytes)
+                recomputed = replace(inputs, probe=seen)
+        return remedies(spec, inputs, recomputed), None
     except Exception as error:  # the network may fail, now on a device that is nearly full
-        reason = f"with activations recomputed, {_why_not(error)}"
+        reason = f"--checkpoint-activations could not be tried: {_why_not(error)}"
     if memory is not None:
-        memory.begin_anew()  # the tensors of the failed step are freed only now
+        memory.reset()  # the tensors of the failed step are freed only now
     return remedies(spec, inputs, None), reason
 
 
 def _why_not(error: Exception) -> str:
     if isinstance(error, UnlikeSteps):
-        return "steps of two and of three samples do different things"
+        return "the network runs different operations for two and for three samples"
     return f"a small step failed: {type(error).__name__}: {error}"
 
 
-def _inputs_with_recomputing(
-    spec: RunSpec, model: nn.Module, inputs: ForecastInputs, memory: DeviceMemory | None
-) -> ForecastInputs | None:
-    if spec.checkpoint_activations:
-        return None
-    with recomputing(model) as blocks:
-        if not blocks:
-            return None
-        seen = probe_steps(spec, model, inputs.dataset, torch.device(spec.device), memory)
-    # The trial has enlarged the process; its runtime memory has not changed.
-    return replace(inputs, probe=replace(seen, runtime_bytes=inputs.probe.runtime_bytes))
-
-
 def require_fit(forecast_check: FitCheck) -> None:
-    """Raise if the forecast exceeds the limit even without workers.
-
-    Too many workers need not end a run: near the limit the memory guard ends them first.
-    """
+    """Raise if the run does not fit even without workers, which the memory guard ends first."""
     bill = forecast_check.bill
     if bill is None or bill.fits or forecast_check.workers_that_fit is not None:
         return
     pool = bill.binding
     limit = bill.limits[pool]
     raise OutOfMemoryError(
-        f"the run would take {format_bytes(bill.pool_bytes(pool))}, by forecast, and has "
-        f"{format_bytes(limit.bytes)} ({limit.of}); it was not started, --force would"
+        f"not started: the forecast is {format_bytes(bill.pool_bytes(pool))}, the limit "
+        f"{format_bytes(limit.bytes)} ({limit.of}). --force starts it anyway"
     )

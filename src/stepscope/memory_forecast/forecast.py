@@ -30,9 +30,6 @@ from stepscope.train.optimizers import make_optimizer
 from stepscope.train.probe_step import ProbeStep, training_state_restored
 from stepscope.units import format_bytes
 
-# --- Probe steps
-
-
 TRIED_BATCHES = (2, 3)
 
 # The allocator trial: large enough to show fragmentation, small enough to take a second.
@@ -51,10 +48,7 @@ class AllocatorTrial:
 
 @dataclass(frozen=True)
 class DeviceProbe:
-    """The memory of a device after the probe steps.
-
-    `excess_bytes` was reserved beyond the simulated allocator.
-    """
+    """The memory of a device; `excess_bytes` was reserved beyond the simulated allocator."""
 
     limit_bytes: int
     unified: bool
@@ -64,11 +58,7 @@ class DeviceProbe:
 
 @dataclass(frozen=True)
 class StepProbe:
-    """The results of the probe steps.
-
-    `allocator` is None if the system does not report the memory of a process; `device` is None if
-    tensors are in host memory.
-    """
+    """The results of the probe steps; `device` is None if tensors are in host memory."""
 
     logs: tuple[StepLog, StepLog]
     optimizer: OptimizerMemory
@@ -84,16 +74,8 @@ class StepProbe:
         return round(self.gradients_bytes * self.optimizer.state)
 
     def step(self, batch_size: int) -> StepMemory:
-        """Return the memory of a step's tensors at a batch size.
-
-        Raises:
-            UnlikeSteps: the network runs different operations for two and for three samples.
-        """
+        """Return the memory of a step's tensors at a batch size."""
         return add_up(at_batch(*self.logs, batch_size), self.optimizer)
-
-    def reserved_bytes(self, batch_size: int) -> int:
-        """Return the bytes that a device's allocator reserves at a batch size."""
-        return reserved_for(at_batch(*self.logs, batch_size), self.optimizer)
 
 
 def probe_steps(
@@ -103,10 +85,7 @@ def probe_steps(
     device: torch.device,
     memory: DeviceMemory | None = None,
 ) -> StepProbe:
-    """Run some small steps of a network on its device.
-
-    `memory` is that of the device, None on a CPU.
-    """
+    """Run some small steps of a network on its device; `memory` is None on a CPU."""
     trial = ProbeStep(spec, model, dataset, device)
     optimizer = measure_optimizer(
         lambda parameters: make_optimizer(spec, parameters), device, all_at_once=memory is not None
@@ -124,7 +103,10 @@ def probe_steps(
             parameters_bytes=parameters_bytes,
             gradients_bytes=_size_bytes(trained),
         )
-        samples = _trial_samples(spec, seen)
+        kept = [add_up(log, NO_OPTIMIZER).kept_bytes for log in logs]
+        a_sample = max(1, (kept[1] - kept[0]) // (TRIED_BATCHES[1] - TRIED_BATCHES[0]))
+        most = min(spec.batch_size, _TRIAL_MOST_SAMPLES)
+        samples = max(TRIED_BATCHES[0], min(most, _TRIAL_KEPT_BYTES // a_sample))
         if memory is None:
             return replace(seen, allocator=_try_allocator(trial, seen, samples))
         return replace(seen, device=_try_device(trial, seen, samples, memory))
@@ -138,13 +120,6 @@ def _watch(trial: ProbeStep, samples: int) -> StepLog:
     )
     trial.model.zero_grad()
     return log
-
-
-def _trial_samples(spec: RunSpec, seen: StepProbe) -> int:
-    kept = [add_up(log, NO_OPTIMIZER).kept_bytes for log in seen.logs]
-    a_sample = max(1, (kept[1] - kept[0]) // (TRIED_BATCHES[1] - TRIED_BATCHES[0]))
-    most = min(spec.batch_size, _TRIAL_MOST_SAMPLES)
-    return max(TRIED_BATCHES[0], min(most, _TRIAL_KEPT_BYTES // a_sample))
 
 
 def _some_steps(trial: ProbeStep, samples: int) -> None:
@@ -167,11 +142,11 @@ def _try_device(
 ) -> DeviceProbe:
     """Measure the reserved memory of the device beyond the simulation for a few steps."""
     counted_bytes = reserved_for(at_batch(*seen.logs, samples), NO_OPTIMIZER)
-    memory.begin_anew()
+    memory.reset()
     _some_steps(trial, samples)
     excess_bytes = memory.peak_reserved_bytes() - counted_bytes
     context = memory.context()
-    memory.begin_anew()  # the training starts with an empty cache and a new peak
+    memory.reset()  # the training starts with an empty cache and a new peak
     return DeviceProbe(memory.limit_bytes(), memory.unified, context, excess_bytes)
 
 
@@ -179,9 +154,6 @@ def _size_bytes(tensors: Sequence[torch.Tensor]) -> int:
     """Return the total size of storages, each counted once."""
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())
-
-
-# --- Memory bill
 
 
 _LABEL_BYTES = 8  # an int64
@@ -197,23 +169,16 @@ _ASSUMED = AllocatorTrial(kept_bytes=62 * 2**20, excess_bytes=60 * 2**20)
 
 @dataclass(frozen=True)
 class ForecastInputs:
-    """The inputs of a forecast besides the spec.
-
-    `processes` is the number of processes that share the host's memory.
-    """
+    """The inputs of a forecast besides the spec; `processes` share the host's memory."""
 
     probe: StepProbe
     dataset: DataSet
-    worker_bytes: int | None = None
+    worker_bytes: int = 0
     processes: int = 1
 
 
 def forecast(spec: RunSpec, inputs: ForecastInputs) -> Bill:
-    """Return the memory bill of a training.
-
-    Raises:
-        UnlikeSteps: the tensors of a step could not be counted.
-    """
+    """Return the memory bill of a training; raise `UnlikeSteps` if steps cannot be compared."""
     seen, step = inputs.probe, inputs.probe.step(spec.batch_size)
     batch_bytes = spec.batch_size * (inputs.dataset.input_bytes + _LABEL_BYTES)
     peak_bytes = step.peak_bytes
@@ -228,80 +193,68 @@ def forecast(spec: RunSpec, inputs: ForecastInputs) -> Bill:
     not_at_once = max(0, together - peak_bytes)
     reused = min(slack, not_at_once)
     activations = step.kept_bytes - (not_at_once - reused)
+    about_activations = "kept for the backward pass"
+    if activations < step.kept_bytes:
+        about_activations = f"of {format_bytes(step.kept_bytes)}, partly freed at the peak"
+    optimizer = "sgd with momentum" if spec.optimizer == "sgd" and spec.momentum else spec.optimizer
+    samples = "samples as float32"
+    if inputs.dataset.tokens is not None:
+        samples = f"texts of up to {inputs.dataset.shape[0]:,} tokens"
+    state = seen.optimizer.state
+    values = "1 value" if state == 1 else f"{state:g} values"
     items = {
-        "runtime": Item(
-            seen.runtime_bytes, "measured", "interpreter and libraries, after some small steps"
-        ),
-        "device_context": _device_context(seen),
+        "runtime": Item(seen.runtime_bytes, "measured", "interpreter and libraries"),
+        "device_context": Item(0, "counted", "none: the device is the CPU"),
         "parameters": Item(seen.parameters_bytes, "counted", "weights and running statistics"),
-        "gradients": Item(seen.gradients_bytes, "counted", "one value a trained weight"),
-        "optimizer_state": Item(
-            seen.state_bytes,
-            "counted",
-            f"{spec.optimizer}: {seen.optimizer.state:g} values a trained weight",
-        ),
-        "activations": Item(activations, "counted", _about_activations(activations, step)),
-        "batch": Item(batch_bytes, "counted", _about_batch(spec, inputs.dataset)),
+        "gradients": Item(seen.gradients_bytes, "counted", "1 value per trained weight"),
+        "optimizer_state": Item(seen.state_bytes, "counted", f"{values} per weight ({optimizer})"),
+        "activations": Item(activations, "counted", about_activations),
+        "batch": Item(batch_bytes, "counted", f"{spec.batch_size:,} {samples}"),
         "prefetch": _prefetch(spec, batch_bytes, copied=seen.device is not None),
-        "workers": _workers(spec, inputs),
+        "workers": Item(
+            spec.workers * inputs.worker_bytes,
+            "calibrated" if spec.workers else "counted",
+            f"{spec.workers} x {format_bytes(inputs.worker_bytes)} private memory",
+        ),
         "dataset": _dataset(spec, inputs.dataset),
-        "workspace": Item(workspace, "counted", "gradients of activations, on their way"),
-        "slack": Item(slack - reused, how_slack, "what allocator and libraries take besides"),
+        "workspace": Item(workspace, "counted", "gradients of activations"),
+        "slack": Item(slack - reused, how_slack, "fragmentation and library workspace"),
     }
-    bill = _in_their_pools(spec, items, seen)
-    if inputs.processes == 1:
-        return bill
-    limits = {
-        pool: limit if pool == "device" else _shared(limit, inputs.processes)
-        for pool, limit in bill.limits.items()
-    }
-    return replace(bill, limits=limits)
+    return _in_pools(items, spec, inputs)
 
 
-def _shared(limit: Limit, processes: int) -> Limit:
-    return Limit(f"{limit.of}, shared by {processes} processes", limit.bytes // processes)
-
-
-def _in_their_pools(spec: RunSpec, items: dict[str, Item], seen: StepProbe) -> Bill:
-    device = seen.device
+def _in_pools(items: dict[str, Item], spec: RunSpec, inputs: ForecastInputs) -> Bill:
+    """Place the items in the pools of the device, and find the limit of each pool."""
+    device = inputs.probe.device
     if device is None:
-        return Bill(items, memory_limits(spec.memory_limit, spec.workers))
-    limit = Limit(f"memory of {spec.device}", device.limit_bytes)
-    limits = memory_limits(spec.memory_limit, spec.workers, limit, unified=device.unified)
-    of_process: Pool = "unified" if device.unified else "host"
-    of_tensors: Pool = "unified" if device.unified else "device"
-    placed = {
-        name: replace(item, pool=of_process if name in _OF_THE_PROCESS else of_tensors)
-        for name, item in items.items()
-    }
-    return Bill(placed, limits)
-
-
-def _device_context(seen: StepProbe) -> Item:
-    if seen.device is None:
-        return Item(0, "counted", "none: the device is the CPU")
-    context = seen.device.context
-    return Item(context.bytes, context.how, context.note)
-
-
-def _about_batch(spec: RunSpec, dataset: DataSet) -> str:
-    if dataset.tokens is None:
-        return f"{spec.batch_size:,} samples as float32"
-    return f"{spec.batch_size:,} texts of {dataset.shape[0]:,} tokens, the most that one may have"
-
-
-def _about_activations(shown_bytes: int, step: StepMemory) -> str:
-    about = f"kept for the backward pass; the peak falls into {step.peak_phase}"
-    if shown_bytes < step.kept_bytes:
-        about += f", when some of {format_bytes(step.kept_bytes)} are gone"
-    return about
+        limits = memory_limits(spec.memory_limit, spec.workers)
+    else:
+        context, unified = device.context, device.unified
+        limit = Limit(f"memory of {spec.device}", device.limit_bytes)
+        limits = memory_limits(spec.memory_limit, spec.workers, limit, unified=unified)
+        of_process: Pool = "unified" if unified else "host"
+        of_tensors: Pool = "unified" if unified else "device"
+        items["device_context"] = Item(context.bytes, context.how, context.note)
+        items = {
+            name: replace(item, pool=of_process if name in _OF_THE_PROCESS else of_tensors)
+            for name, item in items.items()
+        }
+    if inputs.processes > 1:
+        shared_by = f"shared by {inputs.processes} processes"
+        limits |= {
+            pool: Limit(f"{limit.of}, {shared_by}", limit.bytes // inputs.processes)
+            for pool, limit in limits.items()
+            if pool != "device"
+        }
+    return Bill(items, limits)
 
 
 def _slack(seen: StepProbe, step: StepMemory) -> tuple[int, How]:
     if seen.device is not None:
         # The scratch memory of libraries is assumed to be the same for a larger batch.
-        reserved_bytes = seen.reserved_bytes(step.batch_size) + seen.device.excess_bytes
-        return max(0, reserved_bytes - step.peak_bytes), "calibrated"
+        reserved_bytes = reserved_for(at_batch(*seen.logs, step.batch_size), seen.optimizer)
+        excess_bytes = seen.device.excess_bytes
+        return max(0, reserved_bytes + excess_bytes - step.peak_bytes), "calibrated"
     how: How = "assumed" if seen.allocator is None else "calibrated"
     return slack_bytes(seen.allocator or _ASSUMED, step.kept_bytes), how
 
@@ -309,9 +262,8 @@ def _slack(seen: StepProbe, step: StepMemory) -> tuple[int, How]:
 def slack_bytes(trial: AllocatorTrial, kept_bytes: int) -> int:
     """Return the overhead of a step that keeps `kept_bytes` of activations.
 
-    Fragmentation grows with the batch, but not in proportion: the more a step keeps, the more of it
-    is in separately mapped blocks, which do not fragment. The square root fits the CNNs of the zoo
-    at batch 8 to 128 (glibc, bench/memory_forecast.py).
+    The square root fits the CNNs of the zoo at batch 8 to 128 (glibc, bench/memory_forecast.py):
+    the more a step keeps, the more of it is in separately mapped blocks.
     """
     tried = max(0, trial.excess_bytes)
     if kept_bytes <= trial.kept_bytes:
@@ -322,25 +274,16 @@ def slack_bytes(trial: AllocatorTrial, kept_bytes: int) -> int:
 
 def _prefetch(spec: RunSpec, batch_bytes: int, *, copied: bool) -> Item:
     """Return the prefetched batches in host memory, with the one being `copied` to the device."""
-    if not spec.workers:
-        on_its_way = Item(batch_bytes, "counted", "a batch on its way to the device")
-        return on_its_way if copied else Item(0, "counted", "no workers")
     batches = spec.workers * spec.prefetch + copied
-    return Item(batches * batch_bytes, "counted", f"{batches} batches ready in shared memory")
-
-
-def _workers(spec: RunSpec, inputs: ForecastInputs) -> Item:
+    note = f"{batches} batches in shared memory"
     if not spec.workers:
-        return Item(0, "counted", "no workers")
-    each = inputs.worker_bytes or 0
-    return Item(
-        spec.workers * each, "calibrated", f"{spec.workers} x {format_bytes(each)} of their own"
-    )
+        note = "one batch being copied to the device" if copied else "no workers"
+    return Item(batches * batch_bytes, "counted", note)
 
 
 def _dataset(spec: RunSpec, dataset: DataSet) -> Item:
     if spec.source == "synthetic":
-        return Item(0, "counted", "one batch, again and again")
+        return Item(0, "counted", "one batch, used again and again")
     downloaded = is_store_url(spec.source) and spec.access == "download"
     if spec.source != "memory" and not downloaded:
         return Item(0, "counted", "read sample by sample")
@@ -348,7 +291,7 @@ def _dataset(spec: RunSpec, dataset: DataSet) -> Item:
     samples = sum(dataset.count(split, spec.samples) for split in splits)
     if dataset.held_bytes is not None:
         held = sum(dataset.held_bytes(split, spec.samples) for split in splits)
-        held_as = "files as they are, compressed" if dataset.tokens is None else "texts"
+        held_as = "compressed files" if dataset.tokens is None else "texts"
         return Item(held, "counted", f"{samples:,} {held_as}")
     held = samples * (math.prod(dataset.shape) + _LABEL_BYTES)
     return Item(held, "counted", f"{samples:,} samples as bytes")

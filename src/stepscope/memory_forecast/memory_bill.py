@@ -1,28 +1,18 @@
 """The memory bill of a run: its items, and the limit of each pool.
 
-Every item has its method:
-
-    counted      from sizes alone: tensors, samples, batches
-    measured     in the training process, before it trains
-    calibrated   tried on this machine: a loader worker, an allocator
-    assumed      none of these; the note says why
-
-and its pool: `host`, `device`, or `unified` if these share one memory.
-
-Parameters, gradients, state and activations have their largest size. They are never all allocated
-at once, and the allocator reuses memory; `slack` is what it keeps beyond their largest sum, so that
-the items add up to the peak.
+Parameters, gradients, state and activations have their largest size, but are never all allocated at
+once. `slack` is what the allocator keeps beyond their largest sum: the items add up to the peak.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from stepscope.hardware import host
 
+# From sizes alone, in the training process, by a trial on this machine, or by none of these.
 How = Literal["counted", "measured", "calibrated", "assumed"]
 Pool = Literal["host", "device", "unified", "shared memory"]
 
@@ -81,35 +71,27 @@ class Bill:
     @property
     def fits(self) -> bool:
         """Whether the run fits into every pool."""
-        return all(self.pool_bytes(pool) <= limit.bytes for pool, limit in self.limits.items())
+        return all(map(self.fits_into, self.limits))
+
+    def fits_into(self, pool: Pool, share: float = 1.0) -> bool:
+        """Return whether the run fits into a share of a pool."""
+        return self.pool_bytes(pool) <= share * self.limits[pool].bytes
 
     def _filled_share(self, pool: Pool) -> float:
-        needed_bytes, limit_bytes = self.pool_bytes(pool), self.limits[pool].bytes
-        if limit_bytes == 0:
-            return math.inf if needed_bytes else 0.0
-        return needed_bytes / limit_bytes
-
-
-# --- Limits
+        return self.pool_bytes(pool) / max(1, self.limits[pool].bytes)
 
 
 def memory_limits(
     asked_bytes: int | None, workers: int, device: Limit | None = None, *, unified: bool = False
 ) -> dict[Pool, Limit]:
-    """Return the limit of each pool. Workers pass batches through shared memory.
-
-    `device` is the limit of the device; `unified` says that host and device share one memory.
-    """
-    of_host = host_limit(asked_bytes)
-    limits: dict[Pool, Limit]
-    if device is None:
-        limits = {"host": of_host}
-    elif unified:
-        limits = {"unified": min(of_host, device, key=lambda limit: limit.bytes)}
-    else:
-        limits = {"host": of_host, "device": device}
-    shared = host.shared_memory_free_bytes() if workers else None
-    if shared:
+    """Return the limit of each pool; `unified` says that host and device share one memory."""
+    limits: dict[Pool, Limit] = {"host": host_limit(asked_bytes)}
+    if device is not None and unified:
+        limits = {"unified": min(limits["host"], device, key=lambda limit: limit.bytes)}
+    elif device is not None:
+        limits["device"] = device
+    # Workers pass batches through shared memory.
+    if workers and (shared := host.shared_memory_free_bytes()):
         limits["shared memory"] = Limit("/dev/shm", shared)
     return limits
 

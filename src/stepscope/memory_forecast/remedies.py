@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.memory_forecast.forecast import ForecastInputs, forecast
-from stepscope.memory_forecast.memory_bill import Bill
 from stepscope.records.types import RecordedSpec, RemedyRecord
 from stepscope.settings import RunSpec
 
@@ -20,46 +19,44 @@ def remedies(
 ) -> list[RemedyRecord]:
     """Return the best remedies, those that fit first.
 
-    `recomputing` are the inputs of the same network with recomputed activations, if it has blocks.
+    `recomputing` are the inputs with recomputed activations, if the network has blocks.
     """
     now = forecast(spec, inputs)
     pool = now.binding
-    found: list[RemedyRecord] = [
-        {
-            "settings": settings,
-            "total_bytes": bill.total_bytes,
-            "pool": pool,
-            "pool_bytes": bill.pool_bytes(pool),
-            "fits": bill.fits,
-        }
-        for settings, bill in _candidates(spec, inputs, recomputing)
-        if bill.pool_bytes(pool) < now.pool_bytes(pool)
-    ]
+    found: list[RemedyRecord] = []
+    for settings, own_inputs in _candidates(spec, inputs, recomputing):
+        bill = forecast(spec.model_copy(update=settings), own_inputs)
+        if bill.pool_bytes(pool) < now.pool_bytes(pool):
+            found.append(
+                {
+                    "settings": settings,
+                    "total_bytes": bill.total_bytes,
+                    "pool": pool,
+                    "pool_bytes": bill.pool_bytes(pool),
+                    "fits": bill.fits,
+                }
+            )
     found.sort(key=lambda remedy: not remedy["fits"])
     return found[:MOST]
 
 
 def _candidates(
     spec: RunSpec, inputs: ForecastInputs, recomputing: ForecastInputs | None
-) -> Iterator[tuple[RecordedSpec, Bill]]:
+) -> Iterator[tuple[RecordedSpec, ForecastInputs]]:
+    size = spec.batch_size
     smaller = largest_batch(spec, inputs)
-    if smaller is not None and smaller < spec.batch_size:
-        yield _with(spec, inputs, batch_size=smaller)
-        parts = _parts(spec.batch_size, smaller)
-        yield _with(
-            spec,
-            inputs,
-            batch_size=spec.batch_size // parts,
-            accumulate=spec.accumulate * parts,
-        )
-    elif spec.batch_size > 1:
-        yield _with(spec, inputs, batch_size=1)
+    if smaller is not None and smaller < size:
+        yield {"batch_size": smaller}, inputs
+        parts = next(each for each in range(-(-size // smaller), size + 1) if size % each == 0)
+        yield {"batch_size": size // parts, "accumulate": spec.accumulate * parts}, inputs
+    elif size > 1:
+        yield {"batch_size": 1}, inputs
     if recomputing is not None and not spec.checkpoint_activations:
-        yield _with(spec, recomputing, checkpoint_activations=True)
+        yield {"checkpoint_activations": True}, recomputing
     if spec.workers:
-        yield _with(spec, inputs, workers=0, persistent_workers=False)
+        yield {"workers": 0, "persistent_workers": False}, inputs
     if spec.source == "memory":
-        yield _with(spec, inputs, source="local")
+        yield {"source": "local"}, inputs
 
 
 def largest_batch(spec: RunSpec, inputs: ForecastInputs) -> int | None:
@@ -67,26 +64,10 @@ def largest_batch(spec: RunSpec, inputs: ForecastInputs) -> int | None:
 
     def fits(batch_size: int) -> bool:
         bill = forecast(spec.model_copy(update={"batch_size": batch_size}), inputs)
-        return all(
-            bill.pool_bytes(pool) <= AIM * limit.bytes for pool, limit in bill.limits.items()
-        )
+        return all(bill.fits_into(pool, AIM) for pool in bill.limits)
 
     low, high = 0, spec.batch_size
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low or None
-
-
-def _parts(batch_size: int, most: int) -> int:
-    """Return the number of equal parts of a batch, each at most `most` samples."""
-    parts = -(-batch_size // most)
-    while batch_size % parts:
-        parts += 1
-    return parts
-
-
-def _with(
-    spec: RunSpec, inputs: ForecastInputs, **changed: int | bool | str
-) -> tuple[RecordedSpec, Bill]:
-    return changed, forecast(spec.model_copy(update=changed), inputs)

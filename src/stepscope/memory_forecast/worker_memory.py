@@ -6,12 +6,12 @@ either process has written since, and the memory to make a batch.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from stepscope.data.dataset import DataSet, DataSource, Records
+from stepscope.data.dataset import DataSet
 from stepscope.data.loaders.dataloader import Batches, make_loader
 from stepscope.data.record_dataset import RecordBatches
 from stepscope.data.sample_order import BatchKey, EpochOrder
@@ -25,7 +25,7 @@ _BATCHES = 3
 
 
 class _Weighed(Dataset[int]):
-    """Make a batch, and return the private memory of the process."""
+    """Make a batch and return the private memory of the process."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -40,29 +40,27 @@ class _Weighed(Dataset[int]):
         return size
 
 
-def _blank(spec: RunSpec, dataset: DataSet, records: Records, reading: DataSource) -> Batches:
-    """Return batches of blank images, so that no data need be read."""
-    samples = MemorySamples(
-        np.zeros((spec.batch_size, *dataset.shape), dtype=np.uint8),
-        np.zeros(spec.batch_size, dtype=np.int64),
-    )
-    return RecordBatches(samples, reading.pipeline, records.mean, records.std, reading.augment_seed)
-
-
 def worker_bytes(spec: RunSpec, dataset: DataSet) -> int:
     """Start a worker for batches like the run's, and return its private memory."""
     reading = data_source_of(spec, training=True)
-    if dataset.records is None:
-        batches = dataset.open("train", reading).batches
+    if dataset.open_batches is not None:
+        batches = dataset.open_batches("train", reading).batches
     else:
-        batches = _blank(spec, dataset, dataset.records, reading)
+        assert dataset.records is not None, "it is a data set of records"
+        blank = MemorySamples(  # so that no data need be read
+            np.zeros((spec.batch_size, *dataset.shape), dtype=np.uint8),
+            np.zeros(spec.batch_size, dtype=np.int64),
+        )
+        records = dataset.records
+        batches = RecordBatches(
+            blank, reading.pipeline, records.mean, records.std, reading.augment_seed
+        )
     order = EpochOrder(spec.batch_size, spec.batch_size, spec.seed, "none")
-    loader: Any = make_loader(
+    loader: Iterable[int] = make_loader(
         _Weighed(batches),
         list(order) * _BATCHES,
         workers=1,
         prefetch=1,
         on_worker_start=start_worker,
     )
-    sizes: list[int] = list(loader)
-    return max(sizes)
+    return max(loader)

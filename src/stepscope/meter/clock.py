@@ -1,7 +1,6 @@
 """The clock of all timings, and the cost of reading it.
 
-`perf_counter` is monotonic and, on Linux and macOS, one clock for all processes, so the times of a
-worker and of the training can be compared.
+`perf_counter` is monotonic and, on Linux and macOS, one clock for all processes.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ def cost_ns(work: Callable[[], object], repeats: int = 2000) -> float:
 
 
 def cost_amid_work_ns(work: Callable[[], object], repeats: int = 100) -> float:
-    """Measure the cost of one call in a training, where other work has evicted the caches.
-
-    This is several times the cost of repeated calls. Return the median, less that of an empty call.
-    """
+    """Measure the median cost of one call after other work has evicted the caches."""
     filling = bytes(_CACHE_BYTES)
     caches = memoryview(bytearray(_CACHE_BYTES))
     took_ns: dict[Callable[[], object], list[int]] = {work: [], _nothing: []}

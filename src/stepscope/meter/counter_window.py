@@ -1,8 +1,6 @@
 """The processor's counters by phase, in a few steps of a run.
 
-They are read at every lap of the meter, where a phase ends. A reading takes some microseconds, so
-the steps in which counters are read are marked (`counters`) and excluded from the times of the
-others. The time between two steps counts with the first phase of the next.
+A reading takes some microseconds, so these steps are excluded from the times of the others.
 """
 
 from __future__ import annotations
@@ -45,23 +43,18 @@ class CounterWindow:
         self._before = now
 
     def counts(self, steps: int, absent: Mapping[str, str]) -> PhaseCounters:
-        """Return the counts per step in each phase, as means over `steps` steps.
-
-        `absent` gives the reasons for counters that could not be opened.
-        """
-        return {
-            "steps": steps,
-            "absent": dict(absent),
-            "phases": {
-                schema.PHASES[phase]: _with_ratio(
-                    {
-                        name: _counted([(one[name], other[name]) for one, other in pairs], steps)
-                        for name in pairs[0][0]
-                    }
-                )
-                for phase, pairs in sorted(self._by_phase.items())
-            },
-        }
+        """Return the mean counts per step in each phase; `absent` explains missing counters."""
+        phases: dict[str, dict[str, float | None]] = {}
+        for phase, pairs in sorted(self._by_phase.items()):
+            found = {
+                name: _counted([(one[name], other[name]) for one, other in pairs], steps)
+                for name in pairs[0][0]
+            }
+            cycles, instructions = found.get("cycles"), found.get("instructions")
+            if cycles and instructions is not None:
+                found["instructions_per_cycle"] = instructions / cycles
+            phases[schema.PHASES[phase]] = found
+        return {"steps": steps, "absent": dict(absent), "phases": phases}
 
 
 def _counted(pairs: list[tuple[CounterReading, CounterReading]], steps: int) -> float | None:
@@ -70,10 +63,3 @@ def _counted(pairs: list[tuple[CounterReading, CounterReading]], steps: int) -> 
     enabled_ns = sum(after.enabled_ns - before.enabled_ns for before, after in pairs)
     running_ns = sum(after.running_ns - before.running_ns for before, after in pairs)
     return count * (enabled_ns / running_ns) / steps if running_ns else None
-
-
-def _with_ratio(counted: dict[str, float | None]) -> dict[str, float | None]:
-    cycles, instructions = counted.get("cycles"), counted.get("instructions")
-    if not cycles or instructions is None:
-        return counted
-    return {**counted, "instructions_per_cycle": instructions / cycles}

@@ -1,10 +1,8 @@
 """Memory of a device: its size, the allocator's reserved part, and the driver's part.
 
-The pool `device` of a run is what the allocator reserved plus the context: what driver and
-libraries hold for this process. Where host and device share their memory (a Jetson, an Apple GPU)
-there is one pool, `unified`; device memory there is assumed not to be part of the process's
-resident size. The classes for CUDA and MPS follow torch's documentation and have not been run on
-such a device: the tests use a scripted one.
+The pool `device` of a run is what the allocator reserved plus the context. Where host and device
+share their memory there is one pool, `unified`. The classes for CUDA and MPS follow torch's
+documentation and have not been run on such a device.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class DeviceMemory(Protocol):
     def context(self) -> Context:
         """Return what driver and libraries hold now; it grows with the operations used."""
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Release what the allocator only caches, and reset the peak."""
 
     def reserved_bytes(self) -> int:
@@ -86,18 +84,20 @@ class CudaMemory:
             gone_bytes = self.before.available_bytes - now.available_bytes
             grown_bytes = now.resident_bytes - self.before.resident_bytes
             taken_bytes = max(0, gone_bytes - grown_bytes - reserved_bytes)
-            note = "what the machine has less since the device was first used, tensors apart"
+            note = (
+                "the decrease of available memory since the device was first used, without tensors"
+            )
             return Context(taken_bytes, "calibrated", note)
         uuid = str(getattr(self._properties, "uuid", ""))  # missing in torch 2.4
         own_bytes = gpu.used_bytes(uuid, os.getpid())
         if own_bytes is not None:
-            note = "driver and libraries, by the driver's own account"
+            note = "driver and libraries, as reported by the driver"
             return Context(max(0, own_bytes - reserved_bytes), "measured", note)
         free_bytes, total_bytes = torch.cuda.mem_get_info(self.device)
-        note = "in use on the device beyond torch's part, that of other programs included"
+        note = "used on the device beyond torch's part, including other programs"
         return Context(max(0, total_bytes - free_bytes - reserved_bytes), "measured", note)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Empty the cache, which waits for the device."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -131,9 +131,9 @@ class MpsMemory:
 
     def context(self) -> Context:
         """Return 0: the context is part of what the driver reports as allocated."""
-        return Context(0, "counted", "in what the driver allocated for tensors and kernels")
+        return Context(0, "counted", "included in the driver's allocation for tensors and kernels")
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Empty the cache and reset the peak."""
         torch.mps.empty_cache()
         self._peak_bytes = 0
@@ -166,7 +166,7 @@ def device_memory_of(device: torch.device, before: HostMemory) -> DeviceMemory |
 
 @dataclass
 class DevicePool:
-    """A device's pool during a run: the context as last determined, and the reserved memory.
+    """A device's pool during a run.
 
     Create it before loader workers start: where the context is a difference in available memory,
     they would count as context.

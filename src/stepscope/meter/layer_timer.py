@@ -1,24 +1,13 @@
 """Time per layer: a short window with hooks on every module of a network.
 
-Time belongs to one layer at a time. A hook before and after each call passes it on, so a layer's
-forward time excludes that of its children. The backward pass is divided at the nodes of the
-autograd graph: nodes that were created inside a module's call belong to that module, and each node
-reports when it begins. The graph is not changed; a full backward hook would insert nodes and
-forbids an in-place ReLU.
+Hooks before and after each call pass the time from layer to layer, so a layer's forward time
+excludes its children. The backward pass is divided at the nodes of the autograd graph, which belong
+to the module whose call created them. The graph is not changed; a full backward hook would insert
+nodes and forbids an in-place ReLU. A recomputed call is backward time of its module.
 
-    forward     enter A   leave A   enter B   leave B         | time outside every module,
-                |--- A ---|         |--- B ---|               | such as the loss, has no owner
-    backward              node of B   node of A   end
-                |- loss -|---- B ----|---- A ----|
-
-The hooks' own time is excluded, except a few microseconds a call. Where activations are recomputed,
-a module's second call is backward time of that module and adds neither a call nor multiply-adds. On
-an asynchronous device the marks of its queue replace the clock.
-
-Limitations: a node created outside every module after the first of them ran (a loss between two
-networks), and a node created by a backward pass (`create_graph`), count with the layer whose node
-ran before. Modules inside the result of `torch.compile` are not seen, only the result as a whole.
-Modules that were compiled in place or scripted are not seen; their time belongs to the caller.
+Limitations: a node created outside every module after the first of them ran, or by a backward pass
+(`create_graph`), counts with the layer whose node ran before. Modules inside the result of
+`torch.compile`, or scripted, are not seen; their time belongs to the caller.
 """
 
 from __future__ import annotations
@@ -62,11 +51,7 @@ class _Call(NamedTuple):
 
 
 class LayerWindow:
-    """Hooks on every module below some roots, while the window is open.
-
-    `modules` are pairs of a dotted prefix and a root. A module that is found twice keeps its first
-    name. The window does not change any result and leaves nothing in a module.
-    """
+    """Hooks on every module below some roots, named by a prefix, while the window is open."""
 
     def __init__(
         self, modules: Iterable[tuple[str, nn.Module]], queue: DeviceQueue | None = None
@@ -117,11 +102,14 @@ class LayerWindow:
         self._passes.clear()
 
     def layers(self, steps: int) -> list[LayerTime]:
-        """Return the time per step of each layer that was called, the largest first.
-
-        Times, calls, multiply-adds and bytes are means over `steps` steps. Waits for the device.
-        """
-        spent_s = self._spent_s()
+        """Return the means per step of each layer that was called, the slowest first. Waits."""
+        spent_s = [[0.0, 0.0] for _ in self._layers]
+        if self._on_device and self._turns:
+            self._turns[-1][0].wait()
+        for (begin, owner), (end, _) in pairwise(self._turns):
+            if owner is not None:
+                took_s = begin.seconds_until(end) if self._on_device else seconds(end - begin)
+                spent_s[owner[0]][owner[1]] += took_s
         rows: list[LayerTime] = [
             {
                 "name": layer.name,
@@ -138,17 +126,6 @@ class LayerWindow:
             if layer.calls
         ]
         return sorted(rows, key=lambda row: row["forward_s"] + row["backward_s"], reverse=True)
-
-    def _spent_s(self) -> list[list[float]]:
-        spent_s = [[0.0, 0.0] for _ in self._layers]
-        if self._on_device and self._turns:
-            self._turns[-1][0].wait()
-        for (begin, owner), (end, _) in pairwise(self._turns):
-            if owner is not None:
-                layer, phase = owner
-                took_s = begin.seconds_until(end) if self._on_device else seconds(end - begin)
-                spent_s[layer][phase] += took_s
-        return spent_s
 
     def _turn(self, owner: _Owner) -> None:
         """Assign the time from here on to an owner. Times are added up at the end."""
@@ -196,9 +173,8 @@ class LayerWindow:
     def _claim(self, values: Any, owner: _Owner) -> None:
         """Assign the nodes behind some tensors to an owner, unless they have one.
 
-        The mark is stored in the node, so that no graph lives longer because of it. Nodes that
-        accumulate gradients run right after the node that computed the gradient and belong to its
-        layer; they may outlive the graph and have no hook.
+        The mark is in the node, so that no graph lives longer. Nodes that accumulate gradients may
+        outlive the graph and have no hook.
         """
         ahead = [tensor.grad_fn for tensor in tensors_in(values)]
         while ahead:
@@ -229,11 +205,7 @@ class LayerWindow:
 
 
 def _find_layers(name: str, module: nn.Module, found: dict[int, _Layer]) -> None:
-    """Find a module and those below it, as far as Python calls them one by one.
-
-    A module made by `torch.compile` or `torch.jit` runs without hooks, refuses them, or would be
-    compiled again because of them.
-    """
+    """Find a module and those below it, unless torch compiles them: those refuse hooks."""
     in_place = getattr(module, "_compiled_call_impl", None) is not None
     if id(module) in found or in_place or isinstance(module, torch.jit.ScriptModule):
         return

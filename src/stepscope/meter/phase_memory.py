@@ -13,10 +13,7 @@ from stepscope.hardware.process_memory import read_allocator
 
 @dataclass(frozen=True)
 class PhaseSize:
-    """Memory of the process at the end of a phase, and its peak in it. None: unknown.
-
-    `in_use_bytes` is what the allocator has handed out; `kept_bytes` is what it caches.
-    """
+    """Memory at the end of a phase, and its peak; `kept_bytes` is cached by the allocator."""
 
     phase: str
     end_bytes: int
@@ -27,47 +24,34 @@ class PhaseSize:
 
 @dataclass
 class PhaseMemory:
-    """Read the memory at the end of each phase and reset the kernel's high-water mark.
-
-    The first phase begins with the process.
-    """
+    """Read the memory at the end of each phase and reset the kernel's high-water mark."""
 
     sizes: list[PhaseSize] = field(default_factory=list)
-    _begun_anew: bool = True
+    _peak_was_reset: bool = True
 
     def lap(self, phase: str) -> None:
         """End a phase; the next one begins."""
-        peak = process_memory.peak_bytes() if self._begun_anew else None
+        peak = process_memory.peak_bytes() if self._peak_was_reset else None
         found = read_allocator()
-        self.sizes.append(
-            PhaseSize(
-                phase,
-                process_memory.own_resident_bytes(),
-                peak,
-                None if found is None else found.in_use_bytes,
-                None if found is None else found.kept_bytes,
-            )
-        )
-        self._begun_anew = process_memory.forget_peak()
+        in_use, kept = (None, None) if found is None else (found.in_use_bytes, found.kept_bytes)
+        resident = process_memory.own_resident_bytes()
+        self.sizes.append(PhaseSize(phase, resident, peak, in_use, kept))
+        self._peak_was_reset = process_memory.forget_peak()
 
 
 @dataclass
 class PeakWithWorkers:
-    """The peak memory of this process and its workers, from `begin` on.
-
-    Counted as in `telemetry.telemetry_sampler`: the high-water mark of this process, the workers'
-    private bytes, and batches in /dev/shm that this process has not mapped.
-    """
+    """The peak memory of this process and its workers, counted as by the telemetry sampler."""
 
     others_bytes: int = 0
-    _begun_anew: bool = False
+    _peak_was_reset: bool = False
     _workers: WorkerMemory = field(default_factory=WorkerMemory)
 
     def begin(self) -> None:
         """Reset the high-water mark of this process."""
-        self._begun_anew = process_memory.forget_peak()
+        self._peak_was_reset = process_memory.forget_peak()
 
-    def look(self) -> None:
+    def measure_workers(self) -> None:
         """Measure the workers, which takes some milliseconds each."""
         tree = read_tree(psutil.Process())
         if tree is not None:
@@ -76,5 +60,5 @@ class PeakWithWorkers:
 
     def peak_bytes(self) -> int | None:
         """Return the peak; None where the high-water mark is missing or cannot be reset."""
-        own = process_memory.peak_bytes() if self._begun_anew else None
+        own = process_memory.peak_bytes() if self._peak_was_reset else None
         return None if own is None else own + self.others_bytes

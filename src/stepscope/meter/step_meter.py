@@ -1,28 +1,20 @@
 """The phases of every training step, on the host's clock and on the device's.
 
-The loop in pseudocode, with every call of the meter:
-
-    meter.open_epoch(epoch)
-    batches = iter(loader)                    # workers start
-    meter.loader_started()                    # the first step begins
+    meter.open_epoch(timing)
+    batches = iter(loader);                   meter.loader_started()
     for each step:
-        for each batch of the step:           # several with gradient accumulation
-            batch, timing = next(batches);    meter.lap(DATA)
+        for each batch of the step:
+            batch = next(batches);            meter.lap(DATA)
             batch to the device;              meter.lap(TRANSFER)
             outputs and loss;                 meter.lap(FORWARD)
             loss.backward();                  meter.lap(BACKWARD)
         optimizer.step(), zero_grad();        meter.lap(OPTIMIZER)
-        meter.end_step(...)                   # the row is written, callbacks are called
-    exhaust the loader, its workers end
-    meter.close_epoch()                       # the device has caught up, every row is complete
+        meter.end_step(...)
+    meter.close_epoch()
 
-A lap assigns the time since the last lap to a phase. A step begins where the previous one ended,
-and `other` is the time without a lap, so the phases partition the host's time. The meter does not
-read the epoch's total: the loop measures it with a second clock.
-
-In the loop, times are only recorded. Twice a second they are flushed: summed up, written and passed
-to the callbacks, many steps at once. Python code that runs right after a step finds cold caches and
-takes three times as long. The flush is part of the next step's `other` and counted in `own_ns`.
+A lap assigns the time since the last lap to a phase; `other` is the time without a lap. In the
+loop, times are only recorded. Twice a second they are flushed, many steps at once, because Python
+code that runs right after a step finds cold caches and takes three times as long.
 """
 
 from __future__ import annotations
@@ -78,10 +70,8 @@ class _RecordedStep(NamedTuple):
 class StepMeter:
     """Time the steps of a training loop and write one row for each.
 
-    When a step is flushed, `on_loss` receives its weight (its samples, or 0 if unknown) and its
-    loss, and then `on_step` is called. `on_lap`, if set, is called at the end of a phase, within
-    its time. `detail` is written to the rows of the steps that end while it is set: phases of steps
-    that were measured differently are excluded.
+    When a step is flushed, `on_loss` receives its samples (0 if unknown) and its loss, and then
+    `on_step` is called. `on_lap` is called at the end of a phase, within its time.
     """
 
     log: CsvLog
@@ -134,11 +124,7 @@ class StepMeter:
             self._device_laps.append((phase, self.queue.mark()))
 
     def gradients_ready(self) -> None:
-        """Record that gradients of this step are computed and sent to the other ranks.
-
-        Called for each bucket: the rest of the backward pass after the last one is communication
-        that no computation hides.
-        """
+        """Record that a bucket of gradients was sent: what follows may be communication."""
         self._gradients_at = now_ns(), None if self.queue is None else self.queue.mark()
 
     def loaded(self, timing: LoadTiming) -> None:
@@ -146,10 +132,7 @@ class StepMeter:
         self._loads.append(timing)
 
     def end_step(self, step: int, samples: int | None, loss: torch.Tensor | None) -> None:
-        """End the step; its row is written by the next flush.
-
-        `loss` is on the training's device; `on_loss` receives it as a plain number.
-        """
+        """End the step; its row is written by the next flush."""
         known: Callable[[], Sequence[float] | float] | None = None if loss is None else loss.item
         device_begin, device_laps = self._device_begin, self._device_laps
         if self.queue is not None:
@@ -184,10 +167,7 @@ class StepMeter:
             self._laps_begin_ns = now_ns()
 
     def close_epoch(self) -> None:
-        """End the epoch after the loader is exhausted and its workers have ended.
-
-        Waits for the device: its last steps are part of the epoch.
-        """
+        """End the epoch after the loader's workers have ended. Waits for the device."""
         self.flush()
         self._epoch.loader_stop_s += seconds(now_ns() - self._step_begin_ns)
 
@@ -260,11 +240,7 @@ def _communication_s(step: _RecordedStep) -> float | None:
 
 
 def measure_overhead(meter: StepMeter) -> Instrument:
-    """Return the clock's resolution and the cost of measuring per step of this run.
-
-    It includes the laps and the recording of steps (the cost of one is measured here, on the run's
-    device) and the flushes (measured during the run). Telemetry runs in another process.
-    """
+    """Return the clock's resolution and the cost of laps, recording and flushes per step."""
     # Never flushed: its steps are not part of the run.
     scratch = StepMeter(meter.log, meter.origin_ns, meter.queue, flush_every_ns=math.inf)
     lap_s = seconds(1) * cost_amid_work_ns(lambda: scratch.lap(DATA))

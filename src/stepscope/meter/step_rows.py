@@ -22,10 +22,7 @@ Load = tuple[int, int, int, int | None]
 
 
 class LoadTiming(NamedTuple):
-    """The timing of one batch: worker (-1: the training process), start, duration.
-
-    The CPU time is None if it was not read.
-    """
+    """The timing of one batch; worker -1 is the training process."""
 
     worker: int
     start_ns: int

@@ -9,12 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 def without_batch_norm(model: nn.Module, *, keep_inplace: bool = False) -> nn.Module:
     """Replace every batch norm of a model by the identity, in place, and return the model.
 
-    Covers `nn.BatchNorm1d/2d/3d`, `nn.SyncBatchNorm` and their subclasses, but not `F.batch_norm`
-    or layers in a plain list.
-
     The identity returns its input itself, so an in-place activation after it could overwrite a
-    tensor that a shortcut still reads. All in-place layers are therefore made to allocate, unless
-    `keep_inplace` says that this is safe (it is for the zoo, and tested).
+    tensor that a shortcut still reads: in-place layers are made to allocate, unless `keep_inplace`.
     """
     if isinstance(model, _BatchNorm):
         return nn.Identity()

@@ -62,16 +62,16 @@ class EfficientDesign:
     @property
     def name(self) -> str:
         """The design as the name of a model."""
+        default = EfficientDesign
         parts = [f"{self.stem}{self.stem_factor}", f"w{'-'.join(map(str, self.widths))}"]
         parts.append(f"d{'-'.join(map(str, self.depths))}")
-        if self.kernel != EfficientDesign.kernel:
-            parts.append(f"k{self.kernel}")
-        parts += [self.block] if self.block != EfficientDesign.block else []
-        parts += [self.activation] if self.activation != EfficientDesign.activation else []
+        parts += [f"k{self.kernel}"] if self.kernel != default.kernel else []
+        parts += [self.block] if self.block != default.block else []
+        parts += [self.activation] if self.activation != default.activation else []
         parts += [f"se{self.squeeze}"] if self.squeeze else []
         parts += ["mirror"] if self.mirror else []
-        parts += [self.pool] if self.pool != EfficientDesign.pool else []
-        parts += [self.head] if self.head != EfficientDesign.head else []
+        parts += [self.pool] if self.pool != default.pool else []
+        parts += [self.head] if self.head != default.head else []
         if any(self.dropout_percents):
             *earlier, last = self.dropout_percents
             shown = self.dropout_percents if any(earlier) else (last,)
@@ -85,19 +85,15 @@ def is_design(name: str) -> bool:
 
 
 def read_design(name: str) -> EfficientDesign:
-    """Return the design of a model name.
-
-    Raises:
-        RequestError: a part is unknown, missing, doubled, or out of bounds.
-    """
+    """Return the design of a model name."""
     found: dict[str, str] = {}
     for part in name.removeprefix(PREFIX).split("_"):
         matched = _PART.fullmatch(part)
         if matched is None:
-            raise _wrong(name, f"{part!r} is no part of one")
+            raise _wrong(name, f"{part!r} is not part of a design")
         for setting, text in matched.groupdict().items():
             if text is not None and setting in found:
-                raise _wrong(name, f"{part!r} says again what was said: {setting}")
+                raise _wrong(name, f"{part!r} repeats the {setting}")
             if text is not None:
                 found[setting] = text
     if "widths" not in found:
@@ -151,9 +147,11 @@ def _check(name: str, design: EfficientDesign) -> None:
         raise _wrong(name, f"kernels are {', '.join(map(str, KERNELS))}, found {design.kernel}")
     is_strided = design.pool == "stride" or (design.stem == "conv" and design.stem_factor > 1)
     if design.mirror and is_strided:
-        raise _wrong(name, "a stride treats left and right differently: mirror wants max or avg")
+        raise _wrong(
+            name, "mirror needs max or avg, because a stride treats left and right differently"
+        )
     if design.mirror and any(width % 2 for width in design.widths):
-        raise _wrong(name, "mirror wants even widths, since channels come in pairs")
+        raise _wrong(name, "mirror needs even widths, because channels come in pairs")
     if len(design.widths) != len(design.depths):
         counts = f"{len(design.widths)} widths and {len(design.depths)} depths"
         raise _wrong(name, f"every stage has a width and a depth, found {counts}")

@@ -1,7 +1,7 @@
 """Small networks for accelerators, built from a design (`efficient_design`).
 
-Space-to-depth turns the pixels of a square into channels. It costs nothing, and an accelerator that
-works on many channels in parallel is fully used from the first layer on.
+Space-to-depth turns the pixels of a square into channels, which fills an accelerator that works on
+many channels in parallel from the first layer on.
 """
 
 from __future__ import annotations
@@ -80,22 +80,17 @@ class PairNorm(nn.BatchNorm2d):
         )
 
 
-class MeanOfPairs(nn.Module):
-    """The mean of each pair of features, which an image and its mirror image share."""
+class ReducePairs(nn.Module):
+    """The mean or maximum of each pair of features, which an image and its mirror image share."""
+
+    def __init__(self, *, largest: bool = False) -> None:
+        super().__init__()
+        self._largest = largest
 
     def forward(self, features: Tensor) -> Tensor:
         """Return half as many features."""
         first, second = features.chunk(2, dim=1)
-        return (first + second) / 2
-
-
-class LargestOfPairs(nn.Module):
-    """The maximum of each pair of features."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return half as many features."""
-        first, second = features.chunk(2, dim=1)
-        return torch.maximum(first, second)
+        return torch.maximum(first, second) if self._largest else (first + second) / 2
 
 
 def _keep_half(convolution: nn.Conv2d) -> None:
@@ -105,11 +100,7 @@ def _keep_half(convolution: nn.Conv2d) -> None:
 
 
 class Gate(nn.Module):
-    """Squeeze-and-excitation (arXiv:1709.01507): scale each channel by 0 to 1.
-
-    The factors come from the means of all channels. Both channels of a mirrored pair have the same
-    factor, from the mean of both.
-    """
+    """Squeeze-and-excitation (arXiv:1709.01507): scale each channel or pair by 0 to 1."""
 
     def __init__(self, width: int, squeeze: int, *, mirror: bool) -> None:
         super().__init__()
@@ -118,7 +109,7 @@ class Gate(nn.Module):
         hidden = max(_FEWEST_HIDDEN, features // squeeze)
         self.mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         if mirror:
-            self.mean.append(MeanOfPairs())
+            self.mean.append(ReducePairs())
         self.squeeze = nn.Linear(features, hidden)
         self.relu = nn.ReLU(inplace=True)
         self.excite = nn.Linear(hidden, features)
@@ -174,8 +165,8 @@ class Pooled(nn.Module):
         self.largest = nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten())
         self._with_largest = design.head == "meanmax"
         if design.mirror:
-            self.mean.append(MeanOfPairs())
-            self.largest.append(LargestOfPairs())
+            self.mean.append(ReducePairs())
+            self.largest.append(ReducePairs(largest=True))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features for the linear layer."""
@@ -195,7 +186,10 @@ class Efficient(nn.Module):
             self.stages.append(_blocks(design, widths[0], widths[0], design.depths[0]))
         later = zip(pairwise(widths), design.depths[1:], drops[:-1], strict=True)
         for (before, width), depth, dropped in later:
-            stage = _halving(design)
+            stage = nn.Sequential()  # without a pool the first convolution has a stride
+            if design.pool != "stride":
+                pool = nn.MaxPool2d if design.pool == "max" else nn.AvgPool2d
+                stage.append(pool(2, ceil_mode=True))
             if dropped:  # after pooling: a quarter as many random numbers
                 stage.append(nn.Dropout(dropped / 100))
             stage.extend(_blocks(design, before, width, depth, halve=True))
@@ -225,8 +219,7 @@ def _stem(design: EfficientDesign) -> nn.Sequential:
     factor, width, kernel = design.stem_factor, design.widths[0], design.kernel
     squares, stride = (factor, 1) if design.stem == "s2d" else (1, factor)
     if design.stem == "conv":
-        # Larger than the stride, so that every pixel is used.
-        kernel = max(3, 2 * factor - 1)
+        kernel = max(3, 2 * factor - 1)  # larger than the stride, so that every pixel is used
     channels = _COLOURS * squares**2
     convolution = (
         FromImage(_COLOURS, squares, width, kernel)
@@ -235,14 +228,6 @@ def _stem(design: EfficientDesign) -> nn.Sequential:
     )
     beside = [nn.PixelUnshuffle(squares)] if squares > 1 else []
     return nn.Sequential(*beside, _normed(design, convolution))
-
-
-def _halving(design: EfficientDesign) -> nn.Sequential:
-    if design.pool == "max":
-        return nn.Sequential(nn.MaxPool2d(2, ceil_mode=True))
-    if design.pool == "avg":
-        return nn.Sequential(nn.AvgPool2d(2, ceil_mode=True))
-    return nn.Sequential()  # the first convolution of the stage has a stride
 
 
 def _blocks(

@@ -15,8 +15,9 @@ PADDING = 0
 class MobileBert(nn.Module):
     """MobileBERT with a classification head."""
 
-    def __init__(self, config: MobileBertConfig) -> None:
+    def __init__(self, config: MobileBertConfig, num_classes: int) -> None:
         super().__init__()
+        config.num_labels = num_classes
         self.config = config
         self.network = MobileBertForSequenceClassification(config)  # type: ignore[no-untyped-call]
 
@@ -33,15 +34,11 @@ class MobileBert(nn.Module):
 
 def mobilebert(num_classes: int) -> MobileBert:
     """Return MobileBERT in its published configuration."""
-    return _build(MobileBertConfig(), num_classes)
+    return MobileBert(MobileBertConfig(), num_classes)
 
 
 def mobilebert_small(num_classes: int) -> MobileBert:
-    """Return a small MobileBERT that a board can train from scratch.
-
-    It has the same blocks, with bottlenecks, trigram input and stacked feed-forward networks, but
-    fewer and narrower ones, and layer norm, which the published network omits for speed.
-    """
+    """Return a small MobileBERT that a board can train: fewer, narrower blocks and layer norm."""
     config = MobileBertConfig(
         vocab_size=8192,
         embedding_size=64,
@@ -52,9 +49,4 @@ def mobilebert_small(num_classes: int) -> MobileBert:
         num_feedforward_networks=2,
         normalization_type="layer_norm",
     )
-    return _build(config, num_classes)
-
-
-def _build(config: MobileBertConfig, num_classes: int) -> MobileBert:
-    config.num_labels = num_classes
-    return MobileBert(config)
+    return MobileBert(config, num_classes)

@@ -1,8 +1,4 @@
-"""MobileNetV2 (arXiv:1801.04381): inverted residuals, for CIFAR and as published for ImageNet.
-
-The CIFAR variant uses ReLU instead of ReLU6, keeps the resolution in the stem and in the second
-stage, expands in its first block too, and projects the shortcut where only the channels change.
-"""
+"""MobileNetV2 (arXiv:1801.04381): inverted residuals, for CIFAR and as published for ImageNet."""
 
 from __future__ import annotations
 

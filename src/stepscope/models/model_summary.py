@@ -1,24 +1,13 @@
 """Count the layers, parameters, multiply-adds and memory of a network.
 
-The counts come from one real forward pass in training mode, on the CPU. It has two samples, because
-batch norm may refuse to train on one. Figures are per sample: half of what was measured, also where
-something does not grow with the batch, such as the means of a batch norm.
+The counts come from one forward pass in training mode on the CPU, with two samples, because batch
+norm may refuse to train on one; figures are half of what was measured. The figures of a module
+exclude those of its children, so every column adds up to the total.
 
-The figures of a module exclude those of its children, so every column adds up to the total.
-
-- `macs`: multiply-adds of the forward pass, from the shapes of each call (`models.multiply_adds`),
-  or from the operations that torch ran, for modules that call functions.
-- `kept_bytes`: the memory that autograd saved for the backward pass. A storage counts once, for the
-  module that saved it first; parameters and buffers are excluded, the input is included.
-- `forward_backward_mb`: torchsummary's figure, which is often published: 2 x 4 bytes x the output
-  values of every leaf with parameters and of every block. A block is a composite module other than
-  `nn.Sequential`, `nn.ModuleList` and the network itself. Activations and pools without parameters
-  do not count, because published networks call them as functions, which torchsummary cannot see.
-
-Every `_mb` is in MiB (2**20 bytes), with 4 bytes per value and a batch of one.
-
-Memory that a network holds without saving it for autograd is not seen, such as attributes of the
-context of a `torch.autograd.Function`.
+`kept_bytes` is the memory that autograd saved for the backward pass, without parameters and
+buffers; a storage counts once, for the module that saved it first. `forward_backward_mb` is
+torchsummary's figure, which is often published: 2 x 4 bytes x the output values of every leaf with
+parameters and of every block (a composite module other than a container and the network itself).
 """
 
 from __future__ import annotations
@@ -26,7 +15,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -46,7 +34,7 @@ from stepscope.models.multiply_adds import (
 )
 from stepscope.models.step_tensors import measure_optimizer
 from stepscope.models.user_model import describe_user_error
-from stepscope.records.types import OptimizerCounts
+from stepscope.records.types import LayerCounts, NetworkCounts, OptimizerCounts
 
 
 def eagerly() -> contextlib.AbstractContextManager[object]:
@@ -64,7 +52,7 @@ class ModuleCalls:
     name: str
     module: nn.Module
     calls: int = 0
-    output: tuple[int, ...] | None = None
+    output: torch.Size | None = None
     values_made: int = 0
     kept_bytes: int = 0
     convolves: bool = False
@@ -86,21 +74,18 @@ class ModuleCalls:
 
 
 class ForwardWatch(TorchDispatchMode):
-    """Record one forward pass of a network; its hooks are removed afterwards.
-
-    `running` is the stack of modules that are being called. If the call fails, the last of them is
-    where it failed.
-    """
+    """Record one forward pass of a network; `running` is the stack of modules being called."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model = model
-        self.seen = {
-            module: ModuleCalls(_shown(name, module), module)
-            for name, module in model.named_modules()
-        }
+        self.seen: dict[nn.Module, ModuleCalls] = {}
+        for name, module in model.named_modules():
+            # Without wrappers of `torch.compile`.
+            plain = ".".join(part for part in name.split(".") if part != "_orig_mod")
+            self.seen[module] = ModuleCalls(plain or f"({type(module).__name__})", module)
         self.last_layer: ModuleCalls | None = None
-        self.last_layer_input: tuple[int, ...] | None = None
+        self.last_layer_input: torch.Size | None = None
         self.running: list[ModuleCalls] = []
         # Kept alive, so that no address is reused.
         self._saved: dict[int, tuple[torch.UntypedStorage, ModuleCalls]] = {}
@@ -123,7 +108,13 @@ class ForwardWatch(TorchDispatchMode):
                 handle.remove()
             for module, was_training in training.items():
                 module.training = was_training
-        self._add_up_saved()
+        # Only now, because lazy layers have no parameters before the call.
+        for own in (*self.model.parameters(), *self.model.buffers()):
+            if own.layout == torch.strided:
+                self._saved.pop(own.untyped_storage()._cdata, None)
+        for storage, seen in self._saved.values():
+            seen.kept_bytes += storage.nbytes()
+        self._saved.clear()
         return output
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -142,7 +133,7 @@ class ForwardWatch(TorchDispatchMode):
         self.running.append(seen)
         taken = next(tensors_in((args, named)), None)
         if taken is not None and next(module.parameters(recurse=False), None) is not None:
-            self.last_layer, self.last_layer_input = seen, tuple(taken.shape)
+            self.last_layer, self.last_layer_input = seen, taken.shape
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any
@@ -152,7 +143,7 @@ class ForwardWatch(TorchDispatchMode):
             pass  # a call inside it failed, and the network caught the exception
         made = list(tensors_in(output))
         seen.calls += 1
-        seen.output = tuple(made[0].shape) if made else seen.output
+        seen.output = made[0].shape if made else seen.output
         seen.values_made += sum(tensor.numel() for tensor in made)
         found = multiply_adds(module, (args, named), output)
         if found is None or seen.layer_macs is None:
@@ -167,21 +158,6 @@ class ForwardWatch(TorchDispatchMode):
         # Detached: a node that saves what it made itself would keep itself alive.
         return tensor.detach()
 
-    def _add_up_saved(self) -> None:
-        # Only now, because lazy layers have no parameters before the call.
-        for own in (*self.model.parameters(), *self.model.buffers()):
-            if own.layout == torch.strided:
-                self._saved.pop(own.untyped_storage()._cdata, None)
-        for storage, seen in self._saved.values():
-            seen.kept_bytes += storage.nbytes()
-        self._saved.clear()
-
-
-def _shown(name: str, module: nn.Module) -> str:
-    """Return the name of a module without wrappers of `torch.compile`, or its class."""
-    plain = ".".join(part for part in name.split(".") if part != "_orig_mod")
-    return plain or f"({type(module).__name__})"
-
 
 _SAMPLES = 2
 _VALUE_BYTES = 4
@@ -190,74 +166,45 @@ _MB = 2**20
 MakeOptimizer = Callable[[list[nn.Parameter]], optim.Optimizer]
 
 
-@dataclass(frozen=True)
-class LayerSummary:
-    """One module; its multiply-adds may be unknown, and it has no output if it was not called."""
-
-    name: str
-    kind: str
-    calls: int
-    output_shape: tuple[int, ...] | None
-    parameters: int
-    macs: int | None
-    kept_bytes: int
-
-
-@dataclass(frozen=True)
-class NetworkSummary:
-    """A network and one sample; `not_counted` describes what the figures exclude."""
-
-    parameters: int
-    trainable_parameters: int
-    gradients: int
-    convolutions: int
-    last_layer: str | None
-    last_layer_input: tuple[int, ...] | None
-    macs: int
-    kept_bytes: int
-    input_mb: float
-    forward_backward_mb: float
-    parameters_mb: float
-    total_mb: float
-    layers: tuple[LayerSummary, ...]
-    not_counted: tuple[str, ...]
-
-
 def count_network(
     model: nn.Module, sample_shape: Sequence[int], name: str, tokens: int | None = None
-) -> NetworkSummary:
-    """Return the counts of a network for samples of a shape.
+) -> NetworkCounts:
+    """Return the counts of a network for samples of a shape, or of `tokens` in the vocabulary.
 
-    `name` is the model's name for messages. `tokens` is the vocabulary size of a network for texts.
-
-    Raises:
-        RequestError: the network fails on samples of this shape, or returns no tensor.
+    `name` is the model's name for messages.
     """
     watch = ForwardWatch(model)
-    output = _call(watch, partial(_random_samples, sample_shape, tokens), sample_shape, name)
-    reached = _reached_by_gradients(output)
+
+    def samples() -> torch.Tensor:
+        # Not constant: a network that divides by a deviation would fail.
+        random = torch.Generator().manual_seed(0)
+        if tokens is not None:
+            return torch.randint(1, tokens, (_SAMPLES, *sample_shape), generator=random)
+        return torch.rand(_SAMPLES, *sample_shape, generator=random)
+
+    reached = _reached_by_gradients(_call(watch, samples, sample_shape, name))
     parameters = list(model.parameters())
     values = sum(each.numel() for each in parameters)
-    layers = tuple(_layers(watch))
+    layers = list(_layers(watch))
     input_mb = prod(sample_shape) * _VALUE_BYTES / _MB
     forward_backward_mb = 2 * _VALUE_BYTES * _values_of_torchsummary(watch) / _MB
     parameters_mb = values * _VALUE_BYTES / _MB
-    return NetworkSummary(
-        parameters=values,
-        trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
-        gradients=sum(each.numel() for each in parameters if id(each) in reached),
-        convolutions=sum(isinstance(module, _ConvNd) for module in model.modules()),
-        last_layer=watch.last_layer.name if watch.last_layer else None,
-        last_layer_input=_without_batch(watch.last_layer_input),
-        macs=sum(layer.macs or 0 for layer in layers),
-        kept_bytes=sum(layer.kept_bytes for layer in layers),
-        input_mb=input_mb,
-        forward_backward_mb=forward_backward_mb,
-        parameters_mb=parameters_mb,
-        total_mb=input_mb + forward_backward_mb + parameters_mb,
-        layers=layers,
-        not_counted=tuple(_not_counted(watch, reached)),
-    )
+    return {
+        "parameters": values,
+        "trainable_parameters": sum(each.numel() for each in parameters if each.requires_grad),
+        "gradients": sum(each.numel() for each in parameters if id(each) in reached),
+        "convolutions": sum(isinstance(module, _ConvNd) for module in model.modules()),
+        "last_layer": watch.last_layer.name if watch.last_layer else None,
+        "last_layer_input": _without_batch(watch.last_layer_input),
+        "macs": sum(layer["macs"] or 0 for layer in layers),
+        "kept_bytes": sum(layer["kept_bytes"] for layer in layers),
+        "input_mb": input_mb,
+        "forward_backward_mb": forward_backward_mb,
+        "parameters_mb": parameters_mb,
+        "total_mb": input_mb + forward_backward_mb + parameters_mb,
+        "layers": layers,
+        "not_counted": list(_not_counted(watch, reached)),
+    }
 
 
 def optimizer_state(make: MakeOptimizer, gradients: int) -> OptimizerCounts:
@@ -286,45 +233,39 @@ def _call(
         where = f" in {watch.running[-1].label}" if watch.running else ""
         raise RequestError(
             f"model {name} fails on an input of {shape}{where}: {reason}. "
-            "Give the shape of one sample that it takes, with --input."
+            "Give the shape of one sample with --input."
         ) from error
     if next(tensors_in(output), None) is None:
         raise RequestError(
-            f"model {name} gives {type(output).__name__} for an input of {shape}, wanted a tensor, "
-            "or tensors in a list, a mapping or a dataclass."
+            f"model {name} returns {type(output).__name__} for an input of {shape}; wanted a "
+            "tensor or tensors in a list, a mapping or a dataclass."
         )
     return output
 
 
-def _random_samples(sample_shape: Sequence[int], tokens: int | None) -> torch.Tensor:
-    # Not constant: a network that divides by a deviation would fail.
-    random = torch.Generator().manual_seed(0)
-    if tokens is not None:
-        return torch.randint(1, tokens, (_SAMPLES, *sample_shape), generator=random)
-    return torch.rand(_SAMPLES, *sample_shape, generator=random)
-
-
-def _layers(watch: ForwardWatch) -> Iterator[LayerSummary]:
+def _layers(watch: ForwardWatch) -> Iterator[LayerCounts]:
     """Yield the modules that were called or have parameters; a shared parameter counts once."""
     counted: set[int] = set()
     for module, seen in watch.seen.items():
         own = [each for each in module.parameters(recurse=False) if id(each) not in counted]
         counted.update(map(id, own))
         if seen.calls or own:
-            yield LayerSummary(
-                name=seen.name,
-                kind=type(module).__name__,
-                calls=seen.calls,
-                output_shape=_without_batch(seen.output),
-                parameters=sum(each.numel() for each in own),
-                macs=None if seen.macs is None else seen.macs // _SAMPLES,
-                kept_bytes=seen.kept_bytes // _SAMPLES,
-            )
+            yield {
+                "name": seen.name,
+                "kind": type(module).__name__,
+                "calls": seen.calls,
+                "output_shape": _without_batch(seen.output),
+                "parameters": sum(each.numel() for each in own),
+                "macs": None if seen.macs is None else seen.macs // _SAMPLES,
+                "kept_bytes": seen.kept_bytes // _SAMPLES,
+            }
 
 
-def _without_batch(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _without_batch(shape: torch.Size | None) -> list[int] | None:
     """Remove the batch dimension, if the first dimension is one."""
-    return shape[1:] if shape and shape[0] == _SAMPLES else shape
+    if shape is None:
+        return None
+    return list(shape[1:] if shape and shape[0] == _SAMPLES else shape)
 
 
 def _values_of_torchsummary(watch: ForwardWatch) -> int:
@@ -361,9 +302,9 @@ def _not_counted(watch: ForwardWatch, reached: set[int]) -> Iterator[str]:
             unknown = first_names(sorted(seen.uncounted))
             yield f"multiply-adds of {seen.label}: unknown for {unknown}"
         if seen.convolves and not isinstance(module, _ConvNd):
-            yield f"{seen.label} convolves by a function, which is not among the convolutions"
+            yield f"{seen.label} calls a convolution as a function, which the total excludes"
         if isinstance(module, torch.jit.ScriptModule):
-            yield f"{seen.label} is scripted: what it does counts for the module that calls it"
+            yield f"{seen.label} is scripted: its operations count for the module that calls it"
     for module in dict.fromkeys(_never_called(watch, watch.model)):
         values = sum(each.numel() for each in module.parameters())
         if values:  # a dropout that the network calls as a function is not worth a line

@@ -19,12 +19,8 @@ _MOST_NAMES = 5  # in one sentence
 def multiply_adds(module: nn.Module, inputs: Any, output: Any) -> int | None:
     """Return the multiply-adds of a forward call, without its children; None if unknown.
 
-    Only products with a matrix or a kernel count, biases do not. torch's other layers have none
-    (activations, pooling, norms, dropout, embeddings, containers); other classes are unknown.
-    `inputs` are the positional and the keyword arguments.
-
-    Shapes come from tensors and settings, never from weights: reading the weight of a module with
-    spectral norm would change it.
+    Only products with a matrix or a kernel count. torch's other layers have none; other classes are
+    unknown. Shapes never come from weights: reading those of a spectral norm would change them.
     """
     taken, made = next(tensors_in(inputs), None), next(tensors_in(output), None)
     if taken is None or made is None:
@@ -125,10 +121,7 @@ def convolves(operation: Any) -> bool:
 
 
 def multiply_adds_of_operation(operation: Any, args: Sequence[Any], made: Any) -> int | None:
-    """Return the multiply-adds of a call; None if unknown, as for operations of other libraries.
-
-    Only products with a matrix or a kernel count, as for layers.
-    """
+    """Return the multiply-adds of a call; None if unknown, as for operations of other libraries."""
     name = _name(operation)
     if operation.namespace not in _OF_TORCH or name in _UNCOUNTED:
         return None

@@ -38,14 +38,7 @@ class PreActBlock(nn.Module):
         return out
 
 
-class PreActResNet(ResNet):
-    """A convolution, four stages of blocks, global average pooling, and a linear layer."""
-
-    def __init__(self, depths: tuple[int, ...], num_classes: int) -> None:
-        stem = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-        super().__init__(stem, PreActBlock, depths, num_classes)
-
-
-def preact_resnet18(num_classes: int = 10) -> PreActResNet:
+def preact_resnet18(num_classes: int = 10) -> ResNet:
     """Return PreActResNet-18 for 32x32 images."""
-    return PreActResNet((2, 2, 2, 2), num_classes)
+    stem = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    return ResNet(stem, PreActBlock, (2, 2, 2, 2), num_classes)

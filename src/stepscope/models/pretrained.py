@@ -24,11 +24,9 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 _HEAD = ("classifier.", "mobilebert.pooler.")
 # Settings that must agree besides the shapes, because they change the computation.
 _SAME = (
-    *("vocab_size", "embedding_size", "hidden_size", "true_hidden_size", "intra_bottleneck_size"),
-    *("intermediate_size", "num_hidden_layers", "num_attention_heads", "num_feedforward_networks"),
-    *("max_position_embeddings", "type_vocab_size", "trigram_input", "hidden_act"),
-    *("use_bottleneck", "use_bottleneck_attention", "key_query_shared_bottleneck"),
-    *("normalization_type", "layer_norm_eps", "pad_token_id"),
+    *("num_attention_heads", "hidden_act", "normalization_type", "layer_norm_eps", "pad_token_id"),
+    *("use_bottleneck_attention", "key_query_shared_bottleneck"),
+    *("num_hidden_layers", "num_feedforward_networks"),
 )
 
 
@@ -41,40 +39,30 @@ class LoadedWeights:
 
 
 def check_weights(model_name: str, folder: Path) -> None:
-    """Check that a folder has weights for a network of this name. Needs no torch.
-
-    Raises:
-        RequestError: the network takes no weights, or the folder has no safetensors.
-    """
+    """Raise a RequestError if a folder has no weights for a network of this name."""
     takes = [name for name, entry in ZOO.items() if entry.tokens is not None]
     if model_name not in takes:
         raise RequestError(
-            f"weights: {' and '.join(takes)} can start from a checkpoint, found {model_name}. "
-            "Leave --weights out: its weights are fresh."
+            f"weights: only {' and '.join(takes)} can start from a checkpoint, found {model_name}. "
+            "Leave --weights out."
         )
     if (folder / WEIGHTS).is_file():
         return
     pickled = sorted(file.name for file in folder.glob("*.bin")) if folder.is_dir() else []
     if pickled:
         raise RequestError(
-            f"weights: wanted {folder / WEIGHTS}, found {', '.join(pickled)}: a pickle, which may "
-            "run code when it is opened, and is not read. Save it with "
+            f"weights: wanted {folder / WEIGHTS}, found {', '.join(pickled)}. Pickles may run code "
+            "and are not read. Save it with "
             "`model.save_pretrained(DIR, safe_serialization=True)`."
         )
-    found = f"a folder without {WEIGHTS}" if folder.is_dir() else "no folder"
     raise RequestError(
-        f"weights: wanted the folder that `save_pretrained` wrote, with {WEIGHTS}; {folder} is "
-        f"{found}."
+        f"weights: wanted a folder written by `save_pretrained`, with {WEIGHTS}; {folder} is "
+        f"{'a folder without it' if folder.is_dir() else 'no folder'}."
     )
 
 
 def load_weights(model: nn.Module, model_name: str, folder: Path) -> LoadedWeights:
-    """Load the weights of a checkpoint into a network; a head that does not fit stays fresh.
-
-    Raises:
-        RequestError: the checkpoint is of another network.
-        DataError: the checkpoint cannot be read.
-    """
+    """Load the weights of a checkpoint into a network; a head that does not fit stays fresh."""
     check_weights(model_name, folder)
     from stepscope.models.mobilebert import MobileBert
 
@@ -88,10 +76,11 @@ def load_weights(model: nn.Module, model_name: str, folder: Path) -> LoadedWeigh
     wrong = [name for name in fresh if not name.startswith(_HEAD)]
     if wrong:
         name = wrong[0]
-        there = f"it is {_shape(found[name])}" if name in found else "there is none"
+        there = tuple(found[name].shape) if name in found else "none"
         raise RequestError(
-            f"weights: {folder / WEIGHTS} is of another network than {model_name}: wanted {name} "
-            f"of {_shape(own[name])}, {there}; {len(wrong)} of {len(own)} tensors do not fit."
+            f"weights: {folder / WEIGHTS} is not for {model_name}: wanted {name} of shape "
+            f"{tuple(own[name].shape)}, found {there}; {len(wrong)} of {len(own)} tensors do not "
+            "fit."
         )
     model.network.load_state_dict(taken, strict=False)
     return LoadedWeights(len(taken), fresh)
@@ -102,15 +91,15 @@ def _check_config(model: MobileBert, model_name: str, file: Path) -> None:
     if not file.is_file():
         return
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-        kind = said["model_type"]
+        config = json.loads(file.read_text(encoding="utf-8"))
+        kind = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"cannot read {file}: {type(error).__name__}: {error}.") from error
     if kind != model.config.model_type:
         raise RequestError(
-            f"weights: wanted a checkpoint of {model.config.model_type}, {file} says {kind!r}."
+            f"weights: wanted a checkpoint of {model.config.model_type}, {file} has {kind!r}."
         )
-    theirs = type(model.config)().to_dict() | said  # with the library's defaults
+    theirs = type(model.config)().to_dict() | config  # with the library's defaults
     ours = model.config.to_dict()
     differ = [
         f"{name} is {theirs[name]} there and {ours[name]} here"
@@ -119,7 +108,8 @@ def _check_config(model: MobileBert, model_name: str, file: Path) -> None:
     ]
     if differ:
         raise RequestError(
-            f"weights: the checkpoint in {file.parent} is not of {model_name}: {'; '.join(differ)}."
+            f"weights: the checkpoint in {file.parent} does not fit {model_name}: "
+            f"{'; '.join(differ)}."
         )
 
 
@@ -133,7 +123,3 @@ def _read(file: Path) -> dict[str, torch.Tensor]:
         raise DataError(
             f"cannot read {file}: {error}. Copy or download the checkpoint again."
         ) from error
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return "x".join(map(str, tensor.shape))

@@ -21,17 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """A network of the zoo: its module and factory, and its usual input.
+    """A network of the zoo: its module and factory, its usual input and number of classes.
 
-    `input_shape` is channels, height and width of an image, or the length of a text, and `tokens`
-    the vocabulary size of a network for texts. `classes` is the default; `build` takes any number.
+    The input shape of a text is its length; `tokens` is the vocabulary size.
     """
 
     module: str
     factory: str
     input_shape: tuple[int, ...]
     classes: int
-    about: str
     tokens: int | None = None
 
 
@@ -41,54 +39,28 @@ _TEXT = (128,)
 
 ZOO: Mapping[str, ZooEntry] = MappingProxyType(
     {
-        "lenet": ZooEntry("lenet", "LeNet", _CIFAR, 10, "LeNet"),
-        "vgg11": ZooEntry("vgg", "vgg11", _CIFAR, 10, "VGG11, CIFAR head (one Linear)"),
-        "vgg11_imagenet": ZooEntry(
-            "vgg", "vgg11_imagenet", _IMAGENET, 10, "VGG11 in the ImageNet layout, no batch norm"
-        ),
-        "resnet18": ZooEntry("resnet", "resnet18", _CIFAR, 10, "ResNet-18"),
-        "resnet18_imagenet": ZooEntry(
-            "resnet", "resnet18_imagenet", _IMAGENET, 1000, "ResNet-18 in the ImageNet layout"
-        ),
-        "resnet50": ZooEntry("resnet", "resnet50", _CIFAR, 10, "ResNet-50"),
-        "resnet50_imagenet": ZooEntry(
-            "resnet", "resnet50_imagenet", _IMAGENET, 1000, "ResNet-50 in the ImageNet layout"
-        ),
-        "preact_resnet18": ZooEntry(
-            "preact_resnet", "preact_resnet18", _CIFAR, 10, "PreActResNet-18"
-        ),
-        "resnext29_2x64d": ZooEntry("resnext", "resnext29_2x64d", _CIFAR, 10, "ResNeXt29 2x64d"),
-        "mobilenet": ZooEntry("mobilenet", "MobileNet", _CIFAR, 10, "MobileNet (V1)"),
-        "mobilenetv2": ZooEntry("mobilenetv2", "mobilenetv2", _CIFAR, 10, "MobileNetV2"),
-        "mobilenetv2_imagenet": ZooEntry(
-            "mobilenetv2",
-            "mobilenetv2_imagenet",
-            _IMAGENET,
-            1000,
-            "MobileNetV2 in the ImageNet layout",
-        ),
-        "efficient-accurate": ZooEntry(
-            "efficient_net", "efficient_accurate", _CIFAR, 10, "accurate, for an accelerator"
-        ),
-        "efficient-small": ZooEntry(
-            "efficient_net", "efficient_small", _CIFAR, 10, "small, for an accelerator"
-        ),
-        "mobilebert": ZooEntry(
-            "mobilebert", "mobilebert", _TEXT, 2, "MobileBERT, as published", tokens=30_522
-        ),
-        "mobilebert-small": ZooEntry(
-            "mobilebert", "mobilebert_small", _TEXT, 2, "MobileBERT for boards", tokens=8_192
-        ),
+        "lenet": ZooEntry("lenet", "LeNet", _CIFAR, 10),
+        "vgg11": ZooEntry("vgg", "vgg11", _CIFAR, 10),
+        "vgg11_imagenet": ZooEntry("vgg", "vgg11_imagenet", _IMAGENET, 10),
+        "resnet18": ZooEntry("resnet", "resnet18", _CIFAR, 10),
+        "resnet18_imagenet": ZooEntry("resnet", "resnet18_imagenet", _IMAGENET, 1000),
+        "resnet50": ZooEntry("resnet", "resnet50", _CIFAR, 10),
+        "resnet50_imagenet": ZooEntry("resnet", "resnet50_imagenet", _IMAGENET, 1000),
+        "preact_resnet18": ZooEntry("preact_resnet", "preact_resnet18", _CIFAR, 10),
+        "resnext29_2x64d": ZooEntry("resnext", "resnext29_2x64d", _CIFAR, 10),
+        "mobilenet": ZooEntry("mobilenet", "MobileNet", _CIFAR, 10),
+        "mobilenetv2": ZooEntry("mobilenetv2", "mobilenetv2", _CIFAR, 10),
+        "mobilenetv2_imagenet": ZooEntry("mobilenetv2", "mobilenetv2_imagenet", _IMAGENET, 1000),
+        "efficient-accurate": ZooEntry("efficient_net", "efficient_accurate", _CIFAR, 10),
+        "efficient-small": ZooEntry("efficient_net", "efficient_small", _CIFAR, 10),
+        "mobilebert": ZooEntry("mobilebert", "mobilebert", _TEXT, 2, tokens=30_522),
+        "mobilebert-small": ZooEntry("mobilebert", "mobilebert_small", _TEXT, 2, tokens=8_192),
     }
 )
 
 
 def check_name(name: str) -> None:
-    """Check the name of a model; of `package.module:factory` only the syntax.
-
-    Raises:
-        RequestError: no model has this name.
-    """
+    """Raise a RequestError for an unknown name; of `package.module:factory` check the syntax."""
     if is_design(name):
         read_design(name)
     elif ":" in name:
@@ -96,16 +68,12 @@ def check_name(name: str) -> None:
     elif name not in ZOO:
         raise RequestError(
             f"unknown model {name!r}.{nearest(name, ZOO)} "
-            "A model of your own is named 'package.module:factory'."
+            "Name your own model as 'package.module:factory'."
         )
 
 
 def check_installed(name: str) -> None:
-    """Check that the library of a network is installed, without importing it.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Raise a MissingExtraError if the library of a network is not installed."""
     if name in ZOO and ZOO[name].tokens is not None:
         require_packages(f"model {name}", "text", "transformers", "safetensors")
 
@@ -114,12 +82,7 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
     """Return the network of a name, with fresh weights, on the CPU.
 
     For `package.module:factory` the current directory is added to `sys.path`, as with `python -m`.
-    The factory gets `num_classes=` or `classes=` if it takes either. `norm="none"` removes every
-    batch norm.
-
-    Raises:
-        RequestError: the name is unknown, or the user's code did not return a network.
-        MissingExtraError: torch, or the library of this network, is not installed.
+    The factory gets `num_classes=` or `classes=` if it takes either.
     """
     check_name(name)
     if classes < 1:
@@ -154,9 +117,8 @@ def _split(name: str) -> tuple[str, str]:
     if _is_dotted(module) and _is_dotted(factory):
         return module, factory
     raise RequestError(
-        f"cannot read the model name {name!r}: a model of your own is named "
-        "'package.module:factory', with one colon and, on both sides of it, Python names joined "
-        "by dots: the function make_net in nets/small.py is 'nets.small:make_net'."
+        f"cannot read the model name {name!r}. Name your own model as 'package.module:factory': "
+        "the function make_net in nets/small.py is 'nets.small:make_net'."
     )
 
 

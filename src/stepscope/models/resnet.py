@@ -1,8 +1,6 @@
-"""ResNet (arXiv:1512.03385) for CIFAR and ImageNet.
+"""ResNet (arXiv:1512.03385) for CIFAR and ImageNet, which differ in the stem.
 
-The two variants differ in the stem: the CIFAR stem keeps the resolution of 32x32 images, the
-ImageNet stem divides height and width by four. Bottlenecks have their stride in the 3x3
-convolution. `resnext` and `preact_resnet` build on this module.
+Bottlenecks have their stride in the 3x3 convolution.
 """
 
 from __future__ import annotations

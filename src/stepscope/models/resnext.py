@@ -12,14 +12,6 @@ class GroupedBottleneck(Bottleneck):
     groups = 2
 
 
-class ResNeXt(ResNet):
-    """A 1x1 stem, three stages of three blocks, global average pooling, and a linear layer."""
-
-    def __init__(self, group_width: int, num_classes: int) -> None:
-        width = GroupedBottleneck.groups * group_width
-        super().__init__(cifar_stem(1), GroupedBottleneck, (3, 3, 3), num_classes, width)
-
-
-def resnext29_2x64d(num_classes: int = 10) -> ResNeXt:
+def resnext29_2x64d(num_classes: int = 10) -> ResNet:
     """Return ResNeXt-29 with two groups of 64 channels, for 32x32 images."""
-    return ResNeXt(64, num_classes)
+    return ResNet(cifar_stem(1), GroupedBottleneck, (3, 3, 3), num_classes, width=2 * 64)

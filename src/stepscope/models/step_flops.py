@@ -1,16 +1,9 @@
 """The work of a training step: floating-point operations, and an estimate of the bytes moved.
 
-**Operations** are those of matrix products, convolutions and attention, counted from shapes by
-torch's `FlopCounterMode`; a multiply-add is two. Element-wise operations (activations, norms, the
-optimiser) are not counted, as is usual. Recomputed activations count for the backward pass.
-
-**Bytes** assume that no cache holds a tensor between two operations:
-
-    forward     reads weights and batch; writes and reads every new tensor
-    backward    reads weights and kept activations; writes and reads every temporary;
-                writes gradients
-
-In-place operations are missed. Caches make the real traffic smaller.
+torch's `FlopCounterMode` counts matrix products, convolutions and attention from shapes; a
+multiply-add is two operations. Bytes assume that no cache holds a tensor between two operations:
+the forward pass reads weights and batch, the backward pass weights and kept activations; both write
+and read every new tensor. In-place operations are missed.
 """
 
 from __future__ import annotations
@@ -57,11 +50,7 @@ def count_work(
     parameters: Iterable[torch.Tensor],
     batch: Iterable[torch.Tensor],
 ) -> StepWork:
-    """Run a step once and count its work.
-
-    Raises:
-        NotCounted: the cost of some operations is unknown.
-    """
+    """Run a step once and count its work; raise `NotCounted` if some operations are unknown."""
     unknown = _Unknown()
     counter = FlopCounterMode(display=False, custom_mapping=_BESIDE_TORCH_S_TABLE)
     flop_by_phase: dict[str, int] = {}
@@ -121,11 +110,7 @@ class _Unknown(TorchDispatchMode):
 
 
 def _convolution_backward(*given: Any, **named: Any) -> int:
-    """Count the operations for the gradients of the input and of the kernels, where wanted.
-
-    Torch's formula ignores groups: the backward pass of MobileNetV2 would be 20 times its forward
-    pass.
-    """
+    """Count the gradients of input and kernels, by group, which torch's formula ignores."""
     made, taken, kernels, transposed, wanted = (given[at] for at in (0, 1, 2, 7, 10))
     done: int = 2 * prod(taken if transposed else made) * prod(kernels[1:]) * sum(wanted[:2])
     return done

@@ -1,15 +1,8 @@
 """The tensors of a training step: when each is allocated and freed, and its size at any batch.
 
 A step is recorded with two small batch sizes. Both allocate the same blocks of memory in the same
-order, and the size of a block at another batch size is extrapolated linearly. The peak of a step of
-1,024 samples is thus known from steps of two and four samples, and so are the tensors that are
-alive then; the peak of a large batch may be in another phase than that of a small one.
-
-    forward                backward                        optimizer
-    activations allocated  activations freed, gradients    state; temporaries of one
-                           allocated, and temporaries      parameter at a time
-
-Only torch's tensors are counted, not the workspace of a library or the reserve of an allocator.
+order, and the size of a block at another batch size is extrapolated linearly. Only torch's tensors
+are counted, not the workspace of a library or the reserve of an allocator.
 """
 
 from __future__ import annotations
@@ -65,11 +58,7 @@ class ForecastPhaseMemory:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """The memory of a step's tensors.
-
-    `at_peak` splits the peak by kind. `kept_bytes` are the activations at the end of the forward
-    pass, kept for the backward pass.
-    """
+    """The memory of a step's tensors: its peak by kind, and what is kept for the backward pass."""
 
     batch_size: int
     peak_bytes: int
@@ -109,10 +98,7 @@ def record_step(
     batch: Iterable[torch.Tensor],
     batch_size: int,
 ) -> StepLog:
-    """Run a step, and record every allocation and release of a tensor.
-
-    `parameters` exist before the step, and include buffers.
-    """
+    """Run a step, and record every allocation and release of a tensor; buffers are parameters."""
     parameters = list(parameters)
     ledger = _Ledger()
     for tensor in parameters:
@@ -178,11 +164,7 @@ class _Ledger(TorchDispatchMode):
 
 
 def at_batch(small: StepLog, large: StepLog, batch_size: int) -> StepLog:
-    """Return the log of the same step with another batch size.
-
-    Raises:
-        UnlikeSteps: the two steps allocated different blocks.
-    """
+    """Return the log of the same step with another batch size, or raise `UnlikeSteps`."""
     alike = small.events == large.events and [block.kind for block in small.blocks] == [
         block.kind for block in large.blocks
     ]

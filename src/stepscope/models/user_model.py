@@ -1,8 +1,4 @@
-"""Build a network from a user's code, and explain errors in it.
-
-Any exception becomes a `RequestError` that names the line in the user's code, which a traceback
-through our frames would hide.
-"""
+"""Build a network from a user's code; an exception becomes an error that names their line."""
 
 from __future__ import annotations
 
@@ -26,11 +22,7 @@ _WHATEVER_THEY_RAISE = (Exception, SystemExit)
 
 
 def build_user_model(module_name: str, factory_name: str, *, classes: int) -> nn.Module:
-    """Import a module as `python -m` would, call its factory, and return the network.
-
-    Raises:
-        RequestError: a step failed; the message names the file and line.
-    """
+    """Import a module as `python -m` would, call its factory, and return the network."""
     wanted = f"model '{module_name}:{factory_name}'"
     module = _import(module_name, wanted)
     factory = _find(module, factory_name, wanted)
@@ -41,7 +33,7 @@ def build_user_model(module_name: str, factory_name: str, *, classes: int) -> nn
         call = ", ".join(f"{key}={value}" for key, value in arguments.items())
         raise RequestError(
             f"cannot build {wanted}: {factory_name}({call}) raised "
-            f"{_described(error, module_name)}. Mend it there, then try again."
+            f"{_described(error, module_name)}. Correct it there, then try again."
         ) from error
     if not isinstance(model, nn.Module):
         raise RequestError(
@@ -90,7 +82,11 @@ def _find(module: ModuleType, factory_name: str, wanted: str) -> Callable[..., A
             found = getattr(owner, part)
         except AttributeError as error:
             where = f"module '{module.__name__}'" if owner is module else _typed(owner)
-            choices = _callables(owner, module.__name__)
+            choices = [
+                name
+                for name, value in getattr(owner, "__dict__", {}).items()
+                if not name.startswith("_") and callable(value)
+            ]
             file = getattr(module, "__file__", None) or "no file"
             advice = nearest(part, choices) if choices else " It defines no function or class."
             raise RequestError(
@@ -100,7 +96,7 @@ def _find(module: ModuleType, factory_name: str, wanted: str) -> Callable[..., A
             # A module may import its parts lazily.
             raise RequestError(
                 f"cannot find the factory of {wanted}: looking up {part!r} raised "
-                f"{_described(error, module.__name__)}. Mend it there, then try again."
+                f"{_described(error, module.__name__)}. Correct it there, then try again."
             ) from error
     if isinstance(found, nn.Module):
         raise RequestError(
@@ -116,41 +112,18 @@ def _find(module: ModuleType, factory_name: str, wanted: str) -> Callable[..., A
     return factory
 
 
-def _callables(owner: Any, module_name: str) -> list[str]:
-    """Return the public callables that a module or class defines; if none, also imported ones."""
-    every = {
-        name: value
-        for name, value in getattr(owner, "__dict__", {}).items()
-        if not name.startswith("_") and callable(value)
-    }
-    top = module_name.partition(".")[0]
-    own = [
-        name
-        for name, value in every.items()
-        if str(getattr(value, "__module__", None)).partition(".")[0] == top
-    ]
-    return own or list(every)
-
-
 def _arguments(factory: Callable[..., Any], classes: int, wanted: str) -> dict[str, int]:
-    """Return the arguments for the factory.
-
-    `**kwargs` counts as taking `num_classes`: most factories pass it to their network.
-    """
+    """Return the arguments for the factory; `**kwargs` counts as taking `num_classes`."""
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
         return {}  # some callables written in C have no signature
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    arguments = {}
-    for name in ("num_classes", "classes"):
-        if kinds.get(name) in by_keyword:
-            arguments = {name: classes}
-            break
-    else:
-        if inspect.Parameter.VAR_KEYWORD in kinds.values():
-            arguments = {"num_classes": classes}
+    names = [name for name in ("num_classes", "classes") if kinds.get(name) in by_keyword]
+    if not names and inspect.Parameter.VAR_KEYWORD in kinds.values():
+        names = ["num_classes"]
+    arguments = dict.fromkeys(names[:1], classes)
     try:
         signature.bind(**arguments)
     except TypeError as error:

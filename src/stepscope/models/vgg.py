@@ -36,10 +36,7 @@ def vgg11(num_classes: int = 10) -> VGG:
 
 
 def vgg11_imagenet(num_classes: int = 10) -> VGG:
-    """Return VGG11 for 224x224 images: without batch norm, with three linear layers.
-
-    Any size from 32x32 up works: features are pooled to 7x7.
-    """
+    """Return VGG11 for images from 32x32 up: without batch norm, with three linear layers."""
     model = VGG(
         features=_features(VGG11_STAGES, batch_norm=False),
         pool=nn.AdaptiveAvgPool2d(7),
@@ -72,11 +69,7 @@ def _features(stages: Sequence[Sequence[int]], *, batch_norm: bool) -> nn.Sequen
 
 
 def _initialise(model: nn.Module) -> None:
-    """Initialise the weights after He et al. (arXiv:1502.01852).
-
-    PyTorch's default shrinks the signal to about 0.4 per layer, so eleven layers without batch norm
-    would not learn.
-    """
+    """Initialise as arXiv:1502.01852: without batch norm, torch's default does not learn."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

@@ -1,8 +1,6 @@
 """Time the allreduce of gradients alone: `python -m stepscope.processes.allreduce_benchmark`.
 
-Several processes on this machine sum a number of bytes with gloo and compute nothing else: the
-communication time that a training can overlap. Gradients are sent in buckets, one after the other,
-as in a training.
+Several processes on this machine sum buckets of bytes with gloo and compute nothing else.
 """
 
 from __future__ import annotations
@@ -23,20 +21,28 @@ _TIMES = 7
 _WARM_UP = 2  # the first rounds connect
 
 
-def time_allreduce(asked: AllreduceRequest) -> AllreduceAnswer:
+def time_allreduce(request: AllreduceRequest) -> AllreduceAnswer:
     """Return the time of each allreduce on rank 0."""
     try:
         from torch.multiprocessing.spawn import ProcessException, spawn
     except FAILURES as error:
-        raise cannot_load("timing an exchange", error) from error
-    with tempfile.TemporaryDirectory(prefix="stepscope-exchange-") as folder:
+        raise cannot_load("timing an allreduce", error) from error
+    with tempfile.TemporaryDirectory(prefix="stepscope-allreduce-") as folder:
         rendezvous, times = Path(folder) / "rendezvous", Path(folder) / "times"
-        arguments = (asked["processes"], asked["bytes"], str(rendezvous), str(times), os.getpid())
+        arguments = (
+            request["processes"],
+            request["bytes"],
+            str(rendezvous),
+            str(times),
+            os.getpid(),
+        )
         try:
-            spawn(_run_rank, arguments, nprocs=asked["processes"])
+            spawn(_run_rank, arguments, nprocs=request["processes"])
         except ProcessException as error:
             last = str(error).strip().rpartition("\n")[2]
-            raise MachineError(f"{asked['processes']} processes cannot exchange: {last}") from error
+            raise MachineError(
+                f"allreduce of {request['processes']} processes failed: {last}"
+            ) from error
         return {"exchange_s": [float(line) for line in times.read_text().split()]}
 
 

@@ -1,6 +1,5 @@
 """Processes that answer one request: JSON on standard input, one JSON object on standard output.
 
-A separate process, as the training is, measures its own memory and time as the training would.
 `supervisor.ask_process` is the side that sends the request.
 """
 
@@ -38,6 +37,6 @@ def cannot_load(needed_for: str, error: ImportError | OSError) -> MachineError:
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return MissingExtraError(needed_for, "torch", "train")
     return MachineError(
-        f"{needed_for} needs torch, which is installed and does not load: {error}. Install what it "
-        "misses, or a torch that is built for this machine."
+        f"{needed_for} needs torch, which is installed but does not load: {error}. Install what is "
+        "missing, or a torch that is built for this machine."
     )

@@ -1,7 +1,4 @@
-"""Forecast the memory of a training: `python -m stepscope.processes.forecast_process`.
-
-Builds the network of a spec and runs a few small steps.
-"""
+"""Forecast the memory of a training: `python -m stepscope.processes.forecast_process`."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from stepscope.records.types import MemoryAnswer, RecordedSpec
 from stepscope.settings.load_settings import validate
 
 
-def forecast(asked: RecordedSpec) -> MemoryAnswer:
+def forecast(request: RecordedSpec) -> MemoryAnswer:
     """Return the resolved spec and its memory forecast."""
     try:
         import torch
@@ -24,7 +21,7 @@ def forecast(asked: RecordedSpec) -> MemoryAnswer:
         from stepscope.train.training_setup import build_model
     except ImportError as error:
         raise MissingExtraError(f"a forecast ({error})", "torch", "train") from error
-    spec = resolve(validate(asked))
+    spec = resolve(validate(request))
     memory = device_memory_of(torch.device(spec.device), host_memory())
     checked = check_fit(spec, build_model(spec), memory).to_json()
     return cast("MemoryAnswer", {"spec": spec.model_dump(mode="json"), **checked})

@@ -1,24 +1,18 @@
 """A process with torch imported that forks other processes: `stepscope.processes.fork_server`.
 
 Importing torch takes seconds, a fork takes milliseconds. The parent (`supervisor.warm_start`)
-sends one request for each process over a socket: the module to run as with `python -m`, its
-arguments, and its file descriptors.
+sends one request for each process over a socket.
 
 A forked process shares memory with its parent, and copies a page when it first writes to it. Both
-would change the measurements: the size of its memory, and the time of its first steps. The new
-process therefore first copies every private page, and maps the library pages that this process has
-mapped. It is then as large as a process that imported torch itself.
-
-This process must not start threads: they do not survive a fork.
+would change the measurements. The new process therefore first copies every private page, and maps
+the library pages that this process has mapped. This process must not start threads: they do not
+survive a fork.
 """
 
 from __future__ import annotations
 
-import argparse
-import array
 import contextlib
 import ctypes
-import errno
 import gc
 import itertools
 import json
@@ -42,7 +36,7 @@ MOST_DESCRIPTORS = 8
 _PAGE = 4096
 _PRESENT, _OF_FILE = 1 << 63, 1 << 61  # Documentation/admin-guide/mm/pagemap.rst
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # madvise(2), Linux 5.14 and newer
-_ABOVE_ALL = 512  # descriptors are moved here first, out of the way
+_ABOVE_ALL = 512  # larger than any descriptor in use
 
 
 class PageRange(NamedTuple):
@@ -55,27 +49,27 @@ class PageRange(NamedTuple):
 
 def main(argv: list[str]) -> None:
     """Import the modules of a training, then fork for each request until the socket closes."""
-    parser = argparse.ArgumentParser(prog="stepscope.processes.fork_server")
-    parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    args = parser.parse_args(argv)
-    die_with_parent(args.parent)
+    control_number, parent = map(int, argv)
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control = socket.socket(fileno=args.control)
+    control = socket.socket(fileno=control_number)
     try:
         _import_training()
         pages = list(resident_pages())
-        _check_advice()
+        page = ctypes.create_string_buffer(2 * _PAGE)
+        inside = -(-ctypes.addressof(page) // _PAGE) * _PAGE
+        if _madvise()(inside, _PAGE, _POPULATE_WRITE):
+            raise OSError(ctypes.get_errno(), "madvise(MADV_POPULATE_WRITE)")
     except (ImportError, OSError) as error:
         _answer(control, {"error": f"{type(error).__name__}: {error}"})
         return
     copied = sum(each.length for each in pages if each.advice == _POPULATE_WRITE)
     _answer(control, {"private_bytes": copied})
     while True:
-        request, descriptors = _receive(control)
-        if request is None:
+        data, descriptors, _, _ = socket.recv_fds(control, LARGEST_REQUEST, MOST_DESCRIPTORS)
+        if not data:
             return
-        pid = _fork_orphan(control, request, descriptors, pages)
+        pid = _fork_orphan(control, json.loads(data), descriptors, pages)
         for descriptor in descriptors:
             os.close(descriptor)
         _answer(control, {"pid": pid})
@@ -99,17 +93,6 @@ def _import_training() -> None:
     give_back()
 
 
-def _receive(control: socket.socket) -> tuple[ForkRequest | None, list[int]]:
-    data, ancillary, _, _ = control.recvmsg(
-        LARGEST_REQUEST, socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
-    )
-    descriptors = array.array("i")
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(content[: len(content) // 4 * 4])
-    return (json.loads(data) if data else None), list(descriptors)
-
-
 def _fork_orphan(
     control: socket.socket,
     request: ForkRequest,
@@ -118,8 +101,7 @@ def _fork_orphan(
 ) -> int:
     """Fork a process that becomes a child of our parent; return its pid.
 
-    The process in between exits at once. The kernel reparents its child to the nearest ancestor
-    that is a subreaper (PR_SET_CHILD_SUBREAPER), which our parent is.
+    The process in between exits at once, and our parent is the subreaper (PR_SET_CHILD_SUBREAPER).
     """
     read_end, write_end = os.pipe()
     between = os.fork()
@@ -152,12 +134,20 @@ def _run(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if request["cgroup"] is not None:  # before its pages are copied: they count there
             Path(request["cgroup"], "cgroup.procs").write_text("0", encoding="ascii")
-        _give_numbers(descriptors, request["descriptors"])
+        # Moved out of the way first: a wanted number may be in use.
+        moved = [os.dup2(each, _ABOVE_ALL + at) for at, each in enumerate(descriptors)]
+        for each in descriptors:
+            os.close(each)
+        for each, wanted in zip(moved, request["descriptors"], strict=True):
+            os.dup2(each, wanted)
+            os.close(each)
         os.chdir(request["directory"])
         if os.environ != request["environment"]:
             os.environ.clear()
             os.environ.update(request["environment"])
-        take_own_copy(pages)
+        madvise = _madvise()
+        for span in pages:  # an error means that the range has been unmapped since
+            madvise(span.start, span.length, span.advice)
         import numpy as np
 
         np.random.seed()  # otherwise all processes draw the same numbers
@@ -169,27 +159,16 @@ def _run(
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        with contextlib.suppress(OSError):  # the reader may be gone
+        with contextlib.suppress(OSError):  # the reader may have exited
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
 
 
-def _give_numbers(descriptors: list[int], numbers: list[int]) -> None:
-    """Duplicate each descriptor to the number that the parent asks for."""
-    moved = [os.dup2(each, _ABOVE_ALL + at) for at, each in enumerate(descriptors)]
-    for each in descriptors:
-        os.close(each)
-    for each, wanted in zip(moved, numbers, strict=True):
-        os.dup2(each, wanted)
-        os.close(each)
-
-
 def resident_pages() -> Iterator[PageRange]:
     """Yield the resident pages of private mappings, as ranges with the same advice.
 
-    Anonymous pages will be copied, file pages mapped. Pages that are not writable, such as tables
-    that the linker has protected, stay shared.
+    Anonymous pages will be copied, file pages mapped; pages that are not writable stay shared.
     """
     import numpy as np
 
@@ -208,32 +187,11 @@ def resident_pages() -> Iterator[PageRange]:
             of_file = (entries & np.uint64(_OF_FILE)) != 0
             writable = "w" in permissions
             advice = np.where(of_file, _POPULATE_READ, _POPULATE_WRITE if writable else 0)
-            yield from _runs(start, np.where(present, advice, 0).tolist())
-
-
-def _runs(start: int, advices: list[int]) -> Iterator[PageRange]:
-    at = start
-    for advice, run in itertools.groupby(advices):
-        length = sum(1 for _ in run) * _PAGE
-        if advice:
-            yield PageRange(at, length, advice)
-        at += length
-
-
-def take_own_copy(pages: list[PageRange]) -> None:
-    """Copy or map every page now instead of on first use."""
-    madvise = _madvise()
-    for each in pages:
-        if madvise(each.start, each.length, each.advice) and ctypes.get_errno() == errno.ENOMEM:
-            continue  # the range has been unmapped since
-
-
-def _check_advice() -> None:
-    """Raise OSError if the kernel has no MADV_POPULATE_WRITE."""
-    page = ctypes.create_string_buffer(2 * _PAGE)
-    inside = -(-ctypes.addressof(page) // _PAGE) * _PAGE
-    if _madvise()(inside, _PAGE, _POPULATE_WRITE):
-        raise OSError(ctypes.get_errno(), "madvise(MADV_POPULATE_WRITE)")
+            for advised, run in itertools.groupby(np.where(present, advice, 0).tolist()):
+                length = sum(1 for _ in run) * _PAGE
+                if advised:
+                    yield PageRange(start, length, advised)
+                start += length
 
 
 def _madvise() -> Any:

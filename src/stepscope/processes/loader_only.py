@@ -1,8 +1,4 @@
-"""Run the loader of a training without its network.
-
-Order, workers, pipeline and meter are those of the training. A step has as many batches as an
-optimiser step. Batches are copied to the device and dropped.
-"""
+"""Run the loader of a training without its network: batches are loaded, copied and dropped."""
 
 from __future__ import annotations
 
@@ -44,10 +40,7 @@ _NO_NETWORK = "nothing was trained: the loader ran alone"
 def load(
     spec: RunSpec, messages: RunMessages, stop: StopRequest
 ) -> tuple[TrainingResult, Exception | None]:
-    """Run all epochs of the training loader; a resumed run starts again.
-
-    Returns its figures and the error that ended it, if one did.
-    """
+    """Run all epochs of the training loader; return its figures and the error that ended it."""
     began_ns = now_ns()
     without = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy", "layers")
     absent = dict.fromkeys((*without, "flops", "counters"), _NO_NETWORK)
@@ -118,7 +111,12 @@ def _load_epoch(
     meter.open_epoch(timing)
     batches: Iterator[Any] = iter(train.loader)
     meter.loader_started()
-    while step < last and (loaded := stop.next_batch(batches)) is not None:
+    while step < last:
+        loaded = None
+        with stop:  # a request ends the wait for a batch
+            loaded = None if stop.requested else next(batches, None)
+        if loaded is None:
+            break
         samples = 0
         for _ in range(min(spec.accumulate, left)):
             (images, labels), load_timing = loaded or next(batches)

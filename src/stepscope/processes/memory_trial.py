@@ -1,17 +1,15 @@
 """Measure the memory of a few training steps: `python -m stepscope.processes.memory_trial`.
 
-Reads `{"spec": ..., "options": ...}` as JSON from standard input and prints one JSON object. The
-steps are those of `train/loop.py`: the same calls in the same order, and variables that live until
-the next step. `TrialOptions` turns on ways to use less memory. The trial measures memory instead of
-time.
+The steps are those of `train/loop.py`: the same calls in the same order, and variables that live
+until the next step. `MemoryTrialOptions` turns on ways to use less memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +19,12 @@ from stepscope.hardware.process_memory import give_back
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.meter.phase_memory import PeakWithWorkers, PhaseMemory
 from stepscope.processes.answer import answer_once
-from stepscope.records.types import MemoryTrialFigures, MemoryTrialRequest, PhaseReading
+from stepscope.records.types import (
+    MemoryTrialFigures,
+    MemoryTrialOptions,
+    MemoryTrialRequest,
+    PhaseReading,
+)
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
 from stepscope.train.accuracy import AccuracyCounter
@@ -29,18 +32,6 @@ from stepscope.train.device import autocast_of, memory_format_of, resolve
 from stepscope.train.loop import samples_of_step
 from stepscope.train.optimizers import make_optimizer
 from stepscope.train.training_setup import Job, build, build_model
-
-
-@dataclass(frozen=True)
-class TrialOptions:
-    """The length of a trial, and its differences from the training loop."""
-
-    steps: int = 8
-    epochs: int = 1
-    phases: bool = False
-    step_in_backward: bool = False
-    drop_early: bool = False
-    trim: bool = False
 
 
 @dataclass
@@ -60,58 +51,51 @@ class _StepWatch:
         if self.by_phase:
             self._memory.lap(phase)
             size = self._memory.sizes[-1]
-            self.phases.append(
-                {
-                    "epoch": self.epoch,
-                    "step": self.step,
-                    "phase": size.phase,
-                    "end_bytes": size.end_bytes,
-                    "peak_bytes": size.peak_bytes,
-                    "in_use_bytes": size.in_use_bytes,
-                    "kept_bytes": size.kept_bytes,
-                }
-            )
+            reading = {"epoch": self.epoch, "step": self.step, **asdict(size)}
+            self.phases.append(cast("PhaseReading", reading))
 
 
-def try_steps(spec: RunSpec, options: TrialOptions) -> MemoryTrialFigures:
+def try_steps(spec: RunSpec, options: MemoryTrialOptions) -> MemoryTrialFigures:
     """Build a training, run its first steps, and return the measurements."""
-    watch = _StepWatch(options.phases)
+    watch = _StepWatch(options.get("phases", False))
     watch.lap("libraries")
     model = build_model(spec)
     watch.lap("network")
     job = build(spec, model, Path(spec.data_dir).resolve())
     watch.lap("data set")
     try:
-        if options.step_in_backward:
+        if options.get("step_in_backward"):
             _step_in_backward(job)
-        if not options.phases:
+        if not options.get("phases"):
             watch.peak.begin()
         counter = AccuracyCounter(job.device)
-        for epoch in range(1, options.epochs + 1):
+        for epoch in range(1, options.get("epochs", 1) + 1):
             watch.epoch = epoch
             _epoch(job, options, watch, counter)
     finally:
         job.close()
     watch.step = 0
-    if options.phases:
+    if options.get("phases"):
         give_back()
         watch.lap("malloc_trim")
     return {
         "phases": watch.phases,
-        "peak_bytes": None if options.phases else watch.peak.peak_bytes(),
+        "peak_bytes": None if options.get("phases") else watch.peak.peak_bytes(),
         "workers_bytes": watch.peak.others_bytes,
         "step_s": watch.step_s,
         "losses": watch.losses,
     }
 
 
-def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, counter: AccuracyCounter) -> None:
+def _epoch(
+    job: Job, options: MemoryTrialOptions, watch: _StepWatch, counter: AccuracyCounter
+) -> None:
     """Train an epoch as `loop.train_epoch` does."""
     memory_format, autocast = memory_format_of(job.spec), autocast_of(job.spec, job.device)
     job.train.order.epoch, job.train.order.skip = watch.epoch, 0
     job.model.train()
     of_epoch = -(-len(job.train.order) // job.spec.accumulate)
-    last = min(options.steps, of_epoch)
+    last = min(options.get("steps", 8), of_epoch)
     give_back()
     batches: Iterator[Any] = iter(job.train.loader)
     watch.step = 0
@@ -134,22 +118,29 @@ def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, counter: Accuracy
             counter.add(outputs, labels)
             left -= len(labels)
             watch.lap("forward")
-            if options.drop_early:
+            if options.get("drop_early"):
                 outputs = images = labels = None
             (job.scaler.scale(loss) if job.scaler else loss).backward()
             watch.lap("backward")
             loss = loss.detach()
             step_loss = step_loss + loss
-        if not options.step_in_backward:
-            _optimizer_step(job, watch)
+        if not options.get("step_in_backward"):
+            if job.scaler:
+                job.scaler.step(job.optimizer)
+                job.scaler.update()
+            else:
+                job.optimizer.step()
+            watch.lap("optimizer step")
+            job.optimizer.zero_grad()
+            watch.lap("zero_grad")
         if job.schedule:
             job.schedule.step()
-        if options.trim:
+        if options.get("trim"):
             give_back()
         watch.step_s.append(seconds(now_ns() - began_ns))
         watch.losses.append(float(step_loss))
-        if job.spec.workers and not options.phases:
-            watch.peak.look()
+        if job.spec.workers and not options.get("phases"):
+            watch.peak.measure_workers()
     watch.step = 0
     del outputs, loss, images, labels, step_loss
     watch.lap("drop of outputs, loss and batch")
@@ -160,27 +151,12 @@ def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, counter: Accuracy
     watch.lap("end of the epoch")
 
 
-def _optimizer_step(job: Job, watch: _StepWatch) -> None:
-    if job.scaler:
-        job.scaler.step(job.optimizer)
-        job.scaler.update()
-    else:
-        job.optimizer.step()
-    watch.lap("optimizer step")
-    job.optimizer.zero_grad()
-    watch.lap("zero_grad")
-
-
 def _step_in_backward(job: Job) -> None:
     """Update each parameter and free its gradient during the backward pass."""
     spec = job.spec
-    if spec.accumulate > 1:
-        raise RequestError(f"gradients of {spec.accumulate} batches must add up before the step")
-    if job.scaler is not None:
-        raise RequestError("the loss scaler of fp16 looks at all gradients before the step")
-    if job.schedule is not None:
+    if spec.accumulate > 1 or job.scaler is not None or job.schedule is not None:
         raise RequestError(
-            "tried with a constant learning rate only: a schedule is one optimiser's"
+            "a step in the backward pass needs accumulate 1, no fp16 and a constant learning rate"
         )
     for parameter in job.model.parameters():
         if parameter.requires_grad:
@@ -193,9 +169,9 @@ def _step_in_backward(job: Job) -> None:
             parameter.register_post_accumulate_grad_hook(step)
 
 
-def answer(asked: MemoryTrialRequest) -> MemoryTrialFigures:
+def answer(request: MemoryTrialRequest) -> MemoryTrialFigures:
     """Return the measurements of the requested trial."""
-    return try_steps(resolve(validate(asked["spec"])), TrialOptions(**asked["options"]))
+    return try_steps(resolve(validate(request["spec"])), request["options"])
 
 
 if __name__ == "__main__":

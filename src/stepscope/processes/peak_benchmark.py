@@ -3,9 +3,8 @@
 Started with `python -m stepscope.processes.peak_benchmark`.
 
 A product of two square matrices gives the compute rate, a sum of two long arrays the memory rate.
-Several matrix sizes run in many short blocks, and the fastest block is the peak: interference only
-ever slows a machine down, and a short block is more likely to be undisturbed. The search ends at a
-size whose product takes too long; larger ones gain nothing.
+The fastest of many short blocks is the peak: interference only ever slows a machine down, and a
+short block is more likely to be undisturbed.
 """
 
 from __future__ import annotations
@@ -30,30 +29,27 @@ LONGEST_S = 0.1  # for one product; a longer one ends the search
 _VALUE_BYTES = 4
 
 
-def measure(asked: PeakRequest) -> PeakAnswer:
-    """Return the peaks for each precision and number of threads.
-
-    Precisions that fail are in `left_out`, with the reason.
-    """
+def measure(request: PeakRequest) -> PeakAnswer:
+    """Return the peaks for each precision and number of threads; failures are in `left_out`."""
     try:
         import torch
 
         from stepscope.train.device import describe_torch, resolve
     except FAILURES as error:
         raise cannot_load("measuring peaks", error) from error
-    device = torch.device(resolve(validate({"device": asked["device"]})).device)
+    device = torch.device(resolve(validate({"device": request["device"]})).device)
     all_threads = torch.get_num_threads()
     usual = (all_threads, 1) if device.type == "cpu" else (all_threads,)
     # Convolutions may use TF32 while products do not: the peak must not be below a convolution.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     peaks: list[BenchmarkedPeak] = []
     left_out: list[UnmeasuredPeak] = []
-    for threads in asked["threads"] or dict.fromkeys(usual):
+    for threads in request["threads"] or dict.fromkeys(usual):
         torch.set_num_threads(threads)
-        bytes_per_s = _bytes_per_s(device, asked["array_bytes"])
-        for precision in asked["precisions"] or _MADE_FOR[device.type]:
+        bytes_per_s = _bytes_per_s(device, request["array_bytes"])
+        for precision in request["precisions"] or _MADE_FOR[device.type]:
             try:
-                flop_per_s, size = _flop_per_s(device, _TYPES[precision], asked["matrix_sizes"])
+                flop_per_s, size = _flop_per_s(device, _TYPES[precision], request["matrix_sizes"])
             except RuntimeError as error:
                 reason = str(error).strip().partition("\n")[0]
                 left_out.append({"precision": precision, "threads": threads, "reason": reason})
@@ -77,10 +73,15 @@ _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 def _flop_per_s(device: torch.device, dtype: str, sizes: list[int]) -> tuple[float, int]:
     """Return the peak operations per second, and the matrix size that reached it."""
+    import torch
+
     best, best_size = 0.0, 0
     for size in sizes:
         try:
-            took_s = _product_s(device, dtype, size)
+            left, right = (
+                torch.rand(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2)
+            )
+            took_s = _best_s(partial(torch.mm, left, right, out=torch.empty_like(left)), device)
         except RuntimeError:
             if not best_size:
                 raise
@@ -91,51 +92,39 @@ def _flop_per_s(device: torch.device, dtype: str, sizes: list[int]) -> tuple[flo
     return best, best_size
 
 
-def _product_s(device: torch.device, dtype: str, size: int) -> float:
-    import torch
-
-    left, right = (
-        torch.rand(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2)
-    )
-    product = torch.empty_like(left)
-    return best_s(partial(torch.mm, left, right, out=product), device)
-
-
 def _bytes_per_s(device: torch.device, array_bytes: int) -> float:
     """Return the peak bytes per second: two arrays are read, one is written."""
     import torch
 
     one, other, total = (torch.ones(array_bytes // _VALUE_BYTES, device=device) for _ in range(3))
-    return 3 * array_bytes / best_s(partial(torch.add, one, other, out=total), device)
+    return 3 * array_bytes / _best_s(partial(torch.add, one, other, out=total), device)
 
 
-def best_s(work: Callable[[], object], device: torch.device) -> float:
+def _best_s(work: Callable[[], object], device: torch.device) -> float:
     """Return the time of one call in the fastest block. Waits for the device."""
+    import torch
+
+    def synchronize() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        elif device.type == "mps":
+            torch.mps.synchronize()
+
+    def block_s(times: int) -> float:
+        synchronize()
+        began = now_ns()
+        for _ in range(times):
+            work()
+        synchronize()
+        return seconds(now_ns() - began)
+
     times = 1
-    while (took_s := _block_s(work, times, device)) < BLOCK_S:
+    while (took_s := block_s(times)) < BLOCK_S:
         times *= 2
     blocks_s = [took_s]
     while len(blocks_s) < LEAST_BLOCKS or sum(blocks_s) < TRIED_S:
-        blocks_s.append(_block_s(work, times, device))
+        blocks_s.append(block_s(times))
     return min(blocks_s) / times
-
-
-def _block_s(work: Callable[[], object], times: int, device: torch.device) -> float:
-    _wait_for(device)
-    began = now_ns()
-    for _ in range(times):
-        work()
-    _wait_for(device)
-    return seconds(now_ns() - began)
-
-
-def _wait_for(device: torch.device) -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Describe torch's build and devices: `python -m stepscope.processes.torch_info`.
-
-A separate process, so that the caller need not import torch.
-"""
+"""Describe torch's build and devices: `python -m stepscope.processes.torch_info`."""
 
 from __future__ import annotations
 
@@ -17,8 +14,18 @@ def describe_build(_: object) -> TorchBuild:
         import torch
     except FAILURES as error:
         raise cannot_load("training", error) from error
-    built = torch.__config__.show()
-    library = re.search(r"BLAS_INFO=(\w+)", built)
+    library = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    devices: list[TorchDevice] = []
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            found = torch.cuda.get_device_properties(index)
+            shared = bool(found.is_integrated)
+            devices.append(
+                {"name": found.name, "memory_bytes": found.total_memory, "shared": shared}
+            )
+    if torch.backends.mps.is_available():
+        memory_bytes = torch.mps.recommended_max_memory()
+        devices.append({"name": "Apple GPU (Metal)", "memory_bytes": memory_bytes, "shared": True})
     return {
         "version": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -28,29 +35,8 @@ def describe_build(_: object) -> TorchBuild:
         "openmp": torch.backends.openmp.is_available(),
         "cpu_instructions": torch.backends.cpu.get_cpu_capability(),
         "cuda": torch.version.cuda,
-        "accelerators": [*_cuda_devices(), *_metal_devices()],
+        "accelerators": devices,
     }
-
-
-def _cuda_devices() -> list[TorchDevice]:
-    import torch
-
-    if not torch.cuda.is_available():
-        return []
-    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return [
-        {"name": each.name, "memory_bytes": each.total_memory, "shared": bool(each.is_integrated)}
-        for each in found
-    ]
-
-
-def _metal_devices() -> list[TorchDevice]:
-    import torch
-
-    if not torch.backends.mps.is_available():
-        return []
-    memory_bytes = torch.mps.recommended_max_memory()
-    return [{"name": "Apple GPU (Metal)", "memory_bytes": memory_bytes, "shared": True}]
 
 
 if __name__ == "__main__":

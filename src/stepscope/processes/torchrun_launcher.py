@@ -1,17 +1,14 @@
 """Run torchrun as a silent process that ends with its parent.
 
-`python -m stepscope.processes.torchrun_launcher --parent PID TORCHRUN-ARGUMENTS`. The ranks write
-their outcome to their folders and print their own messages.
+`python -m stepscope.processes.torchrun_launcher PARENT TORCHRUN-ARGUMENTS`
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
 import sys
-from types import FrameType
 
 from stepscope.hardware.die_with_parent import die_with_parent
 
@@ -21,13 +18,10 @@ _TIME_TO_STOP_S = 600
 
 def main(argv: list[str]) -> int:
     """Start the ranks and wait for them; return 1 if one failed, 130 after a stop request."""
-    parser = argparse.ArgumentParser(
-        prog="stepscope.processes.torchrun_launcher", allow_abbrev=False
-    )
-    parser.add_argument("--parent", type=int, required=True)
-    args, for_torchrun = parser.parse_known_args(argv)
-    die_with_parent(args.parent)
-    signal.signal(signal.SIGUSR1, _forward_stop)
+    parent, *for_torchrun = argv
+    die_with_parent(int(parent))
+    # SIGUSR1 (memory is short) becomes SIGTERM, which torchrun forwards to the ranks.
+    signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_TIME_TO_STOP_S))
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -42,11 +36,6 @@ def main(argv: list[str]) -> int:
     except SignalException:
         return 130
     return 0
-
-
-def _forward_stop(number: int, frame: FrameType | None) -> None:
-    """Turn SIGUSR1 (memory is short) into SIGTERM, which torchrun forwards to the ranks."""
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

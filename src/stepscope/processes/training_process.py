@@ -1,6 +1,4 @@
-"""The training process, started by the supervising parent.
-
-Started with `python -m stepscope.processes.training_process`.
+"""The training process: `python -m stepscope.processes.training_process`.
 
 It writes steps, epochs, records, events and the checkpoint into the run folder, sends messages (one
 JSON object a line; `RunMessage` in `records.types`) to the parent, and leaves `run.json` to it.
@@ -8,7 +6,6 @@ JSON object a line; `RunMessage` in `records.types`) to the parent, and leaves `
 
 from __future__ import annotations
 
-import argparse
 import errno
 import gc
 import json
@@ -58,25 +55,22 @@ class ProcessOptions:
 
 
 def main(argv: list[str]) -> int:
-    """Run the training of a folder; report the outcome to the parent."""
-    parser = argparse.ArgumentParser(prog="stepscope.processes.training_process")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--messages", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--origin-ns", type=int, required=True)
-    parser.add_argument("--options", type=ProcessOptions.from_json, default=ProcessOptions())
-    args = parser.parse_args(argv)
-    die_with_parent(args.parent)
+    """Run the training of a folder; report the outcome to the parent.
+
+    The arguments are the folder, the pipe for messages, the parent, the origin and the options.
+    """
+    path, pipe, parent, origin, options = argv
+    die_with_parent(int(parent))
     warnings.showwarning = _show_warning
     stop = StopRequest()
     stop.listen()
-    with os.fdopen(args.messages, "w", encoding="utf-8", buffering=1) as messages:
+    with os.fdopen(int(pipe), "w", encoding="utf-8", buffering=1) as messages:
 
         def send(message: RunMessage) -> None:
             messages.write(json.dumps(message) + "\n")
 
-        folder = RunFolder(args.folder)
-        outcome = _run(folder, args.origin_ns, stop, send, args.options)
+        folder = RunFolder(Path(path))
+        outcome = _run(folder, int(origin), stop, send, ProcessOptions.from_json(options))
         send({**outcome, "main_peak_bytes": peak_bytes()})
     return outcome["exit_code"]
 
@@ -123,10 +117,12 @@ def _outcome_of(
 ) -> OutcomeMessage:
     code, reason, trace = 0, None, None
     if isinstance(error, StepscopeError):
-        code, reason = error.exit_code, _without_worker(str(error))
-    elif error is not None and options.distributed and (lost := _lost_peer(error)):
+        code, reason = error.exit_code, str(error)
+        if reason.startswith("Caught "):  # torch wraps it in a loader worker's traceback
+            reason = reason.strip().rpartition("\n")[2].partition(": ")[2]
+    elif error is not None and options.distributed and _is_lost_peer(error):
         folder.add_event(schema.PEER_LOST, seconds(now_ns() - origin_ns), reason=str(error))
-        code, reason = 5, lost
+        code, reason = 5, f"lost another process of the training: {_first_line(error)}"
     elif error is not None:
         code, reason = _classify(error, folder)
         if code == _INTERNAL:
@@ -143,33 +139,28 @@ def _outcome_of(
     }
 
 
-def _without_worker(message: str) -> str:
-    """Return the message of an error that torch wrapped in a loader worker's traceback."""
-    if not message.startswith("Caught "):
-        return message
-    return message.strip().rpartition("\n")[2].partition(": ")[2]
-
-
-def _lost_peer(error: Exception) -> str | None:
-    """Return the reason if the error means that another rank has exited, otherwise None."""
+def _is_lost_peer(error: Exception) -> bool:
     from stepscope.train.distributed import is_lost_peer
 
-    if not is_lost_peer(error):
-        return None
-    first_line = str(error).strip().partition("\n")[0]
-    return f"another process of the training was lost: {first_line}"
+    return is_lost_peer(error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _classify(error: Exception, folder: RunFolder) -> tuple[int, str]:
     """Return exit code and reason: out of memory, machine limits, the user's model, internal."""
-    first_line = str(error).strip().partition("\n")[0]
-    if _is_out_of_memory(error):
-        return 4, f"out of memory: {first_line}".rstrip(": ")
+    # On a CPU, torch raises a RuntimeError if memory runs out.
+    if type(error).__name__ in ("OutOfMemoryError", "MemoryError") or any(
+        phrase in str(error).lower() for phrase in ("can't allocate memory", "out of memory")
+    ):
+        return 4, f"out of memory: {_first_line(error)}".rstrip(": ")
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         full = disk_full(error, str(error.filename or folder.path))
         return full.exit_code, str(full)
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
-        return 5, f"{error}: this machine's limits (ulimit) are too low for these settings"
+        return 5, f"{error}: the limits of this machine (ulimit) are too low for these settings"
     model = str(folder.read_info()["spec"]["model"])
     if ":" in model:
         from stepscope.models.user_model import describe_user_error
@@ -178,15 +169,6 @@ def _classify(error: Exception, folder: RunFolder) -> tuple[int, str]:
         if theirs is not None:
             return 2, f"model {model} failed in training: {theirs}"
     return _INTERNAL, f"{type(error).__name__}: {error}"
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out: torch raises a RuntimeError for that on a CPU."""
-    name, text = type(error).__name__, str(error)
-    phrases = ("can't allocate memory", "out of memory")
-    return name in ("OutOfMemoryError", "MemoryError") or any(
-        each in text.lower() for each in phrases
-    )
 
 
 if __name__ == "__main__":

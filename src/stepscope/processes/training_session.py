@@ -34,16 +34,13 @@ from stepscope.train.training_setup import Job, ProcessGroup, shorten
 if TYPE_CHECKING:  # the fork server imports this module, and later runs that one as __main__
     from stepscope.processes.training_process import ProcessOptions
 
-_NO_FORECAST = "no forecast was made: the run was to begin at once"
+_NO_FORECAST = "the memory forecast was skipped"
 
 
 def run_session(
     folder: RunFolder, origin_ns: int, stop: StopRequest, send: Send, options: ProcessOptions
 ) -> tuple[TrainingResult, Exception | None]:
-    """Run the training of a folder, from its checkpoint if it has one.
-
-    Returns its figures and the error that ended it, if one did.
-    """
+    """Run the training of a folder; return its figures and the error that ended it, if one did."""
     began_ns = now_ns()
     info = folder.read_info()
     spec = device.resolve(validate(info["spec"]))
@@ -86,7 +83,7 @@ def run_session(
         if pool is not None:
             result["device_memory"] = pool.at_end()
         if is_trial:
-            absent["flops"] = "a trial is not counted"
+            absent["flops"] = "not counted in a trial"
         else:
             own_part = process_group.own_part(spec)
             result["flops"], why_not_counted = flops_of_step(own_part, model, data_dir)
@@ -188,14 +185,15 @@ def _rewind(job: Job, messages: RunMessages, run: Path, start: TrainingProgress)
 
 def _why_not_evaluated(spec: RunSpec) -> dict[str, str]:
     """Return the reasons for accuracies that the run does not measure."""
-    of_test = ("test_accuracy", "test_top5")
+    missing = ["test_accuracy", "test_top5"]
     if spec.evaluation_split == "test":
         return {}
     if spec.evaluation_split == "validation":
-        reason = "the run is judged on held-out samples and never opens the test set: --validation"
-        return dict.fromkeys(of_test, reason)
-    reason = "no test was asked for: --no-evaluate"
+        reason = "the run is evaluated on held-out samples, not on the test set: --validation"
+        return dict.fromkeys(missing, reason)
+    if spec.validation:
+        missing.append("validation_accuracy")
+    reason = "no evaluation: --no-evaluate"
     if spec.source == "synthetic":
-        reason = "there is nothing to test on: the batches are synthetic"
-    held_out = ("validation_accuracy",) if spec.validation else ()
-    return dict.fromkeys((*of_test, *held_out), reason)
+        reason = "no evaluation: the batches are synthetic"
+    return dict.fromkeys(missing, reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -103,11 +103,7 @@ def number(value: float | int | None) -> str:
 
 
 def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
-    """Rewrite a CSV file with the wanted rows only; return the number of dropped ones.
-
-    Incomplete lines, and lines for which `wanted` raises ValueError, are dropped too. The file is
-    replaced atomically.
-    """
+    """Rewrite a CSV file with the wanted rows only; return the number of dropped ones."""
     header, *lines, cut = path.read_text(encoding="utf-8", errors="replace").split("\n")
     columns = header.split(",")
     kept = []
@@ -115,25 +111,7 @@ def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
         with contextlib.suppress(ValueError):
             if wanted(dict(zip(columns, line.split(","), strict=True))):
                 kept.append(line)
-    _rewrite(path, [header, *kept])
-    return sum(1 for line in [*lines, cut] if line) - len(kept)
-
-
-def append_columns(path: Path, columns: Sequence[str]) -> None:
-    """Append missing columns to a CSV file, unknown in every row.
-
-    A file whose columns are not a prefix of these is left unchanged. It is replaced atomically.
-    """
-    with path.open(encoding="utf-8", errors="replace") as file:
-        header = file.readline().rstrip("\n").split(",")
-        missing = len(columns) - len(header)
-        if missing <= 0 or header != list(columns[: len(header)]):
-            return
-        *lines, _ = file.read().split("\n")
-    _rewrite(path, [",".join(columns), *(line + "," * missing for line in lines)])
-
-
-def _rewrite(path: Path, lines: Sequence[str]) -> None:
     replacement = path.with_suffix(".tmp")
-    replacement.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    replacement.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
     replacement.replace(path)
+    return sum(1 for line in [*lines, cut] if line) - len(kept)

@@ -1,8 +1,4 @@
-"""How to interpret energy readings: counters that wrap, domains that contain one another.
-
-A run keeps its raw readings (`energy.csv`). This module holds the rules for turning two readings
-into joules, and several domains into a sum.
-"""
+"""How to interpret energy readings: counters that wrap, domains that contain one another."""
 
 from __future__ import annotations
 

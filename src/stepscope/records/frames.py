@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_pandas(columns: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
-    """Return a pandas frame. Unknown is `<NA>` in integer columns, NaN in float columns.
-
-    Raises:
-        MissingExtraError: pandas is not installed.
-    """
+    """Return a pandas frame. Unknown is `<NA>` in integer columns, NaN in float columns."""
     try:
         import pandas
     except ModuleNotFoundError as error:
@@ -36,11 +32,7 @@ def to_pandas(columns: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
 
 
 def to_polars(columns: Mapping[str, Sequence[Any]]) -> polars.DataFrame:
-    """Return a Polars frame. Unknown is null; a NaN loss stays NaN.
-
-    Raises:
-        MissingExtraError: Polars is not installed.
-    """
+    """Return a Polars frame. Unknown is null; a NaN loss stays NaN."""
     try:
         import polars
     except ModuleNotFoundError as error:

@@ -1,8 +1,4 @@
-"""The run folder: created and closed atomically, readable at any time between.
-
-`RecordFolder` is the folder of any record, a run's or a sweep's; `RunFolder` adds the files of a
-run, and `read_record` opens a record for reading.
-"""
+"""The run folder: created and closed atomically, readable at any time between."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stepscope.errors import DISK_FULL_ERRNOS, DataError, MachineError, RequestError, disk_full
 from stepscope.records import schema
-from stepscope.records.csv_log import append_columns
 from stepscope.records.types import RecordedSpec, RunRecord
 
 # --- Record folders
@@ -89,11 +84,7 @@ class RecordFolder(Generic[Record]):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Lock the folder for this process; the kernel releases it when the process ends.
-
-        Raises:
-            RequestError: another process holds the lock, or the folder cannot be written.
-        """
+        """Lock the folder for this process; the kernel releases it when the process ends."""
         if not os.access(self.path, os.W_OK):
             raise RequestError(
                 f"cannot write into {self.path}. Copy it to where it can be written, or change "
@@ -222,14 +213,10 @@ class RunFolder(RecordFolder[RunRecord]):
     INFO = schema.RUN
 
     def restore_missing_files(self) -> None:
-        """Create missing tables, unless a checkpoint depends on their rows.
-
-        Tables of an earlier version get the columns that were added since.
-        """
+        """Create missing tables, unless a checkpoint depends on their rows."""
         for name, columns in schema.COLUMNS.items():
             file = self.path / name
             if file.is_file() and file.stat().st_size > 0:
-                append_columns(file, columns)
                 continue
             sampled = name in (schema.TELEMETRY, schema.ENERGY)
             if not sampled and (self.path / schema.CHECKPOINT).exists():
@@ -268,13 +255,7 @@ def create(out: Path, name: str, kind: str, spec: RecordedSpec) -> RunFolder:
 def create_at(
     path: Path, name: str, kind: str, spec: RecordedSpec, choice: RecordedSpec | None = None
 ) -> RunFolder:
-    """Create a run folder at an exact path, a trial's in a sweep, without changing `latest`.
-
-    `choice` records how another experiment chose its settings.
-
-    Raises:
-        RequestError: the path already exists.
-    """
+    """Create a run folder at an exact path, a trial's in a sweep, without changing `latest`."""
     if path.exists():
         raise RequestError(f"{path} is there already, and a new run must not mix with it.")
     return RunFolder(make_folder(path.parent, path.name, _filler(name, kind, spec, choice)))
@@ -316,13 +297,7 @@ def _filler(name: str, kind: str, spec: RecordedSpec, choice: RecordedSpec | Non
 
 
 def read_record(path: str | Path, name: str, what: str) -> tuple[Path, Any]:
-    """Read the record in a folder, or named by its file; return folder and content.
-
-    `what` is the kind of record for messages: a run, a sweep.
-
-    Raises:
-        RequestError: there is no record, or this version cannot read it.
-    """
+    """Read the record in a folder, or named by its file; return folder and content."""
     folder = Path(path)
     if folder.name == name:
         folder = folder.parent

@@ -1,6 +1,6 @@
 """The files and columns of the run folder: the contract between writers and readers.
 
-Columns are only ever appended, and readers go by name. An empty field means unknown, never 0.
+Readers go by name. An empty field means unknown, never 0.
 """
 
 from __future__ import annotations
@@ -41,53 +41,19 @@ COUNTERS = "counters"  # with hardware counters read at every phase
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
 
 STEP_COLUMNS = (
-    "epoch",
-    "step",
-    "start_s",
-    "samples",
-    "data_s",
-    "load_s",
-    "transfer_s",
-    "forward_s",
-    "backward_s",
-    "optimizer_s",
-    "other_s",
-    "step_s",
-    "loss",
-    "load_cpu_s",
-    "transfer_device_s",
-    "forward_device_s",
-    "backward_device_s",
-    "optimizer_device_s",
-    "idle_device_s",
-    "load_start_s",
-    "load_worker",
-    "detail",
-    "communication_s",
+    *("epoch", "step", "start_s", "samples"),
+    *("data_s", "load_s", "transfer_s", "forward_s", "backward_s", "optimizer_s", "other_s"),
+    *("step_s", "loss", "load_cpu_s", "transfer_device_s", "forward_device_s"),
+    *("backward_device_s", "optimizer_device_s", "idle_device_s", "load_start_s", "load_worker"),
+    *("detail", "communication_s"),
 )
 EPOCH_COLUMNS = tuple(EpochRow.__annotations__)
 RECORD_COLUMNS = ("type", "epoch", "start", "loading", "duration", "value1", "value2")
 TELEMETRY_COLUMNS = (
-    "time_s",
-    "pss_bytes",
-    "rss_bytes",
-    "workers_private_bytes",
-    "workers",
-    "swap_bytes",
-    "available_bytes",
-    "main_cpu_s",
-    "workers_cpu_s",
-    "read_bytes",
-    "major_faults",
-    "pressure_cpu",
-    "pressure_io",
-    "pressure_memory",
-    "cpu_mhz",
-    "device_memory_bytes",
-    "device_percent",
-    "device_mhz",
-    "power_w",
-    "temperature_c",
+    *("time_s", "pss_bytes", "rss_bytes", "workers_private_bytes", "workers", "swap_bytes"),
+    *("available_bytes", "main_cpu_s", "workers_cpu_s", "read_bytes", "major_faults"),
+    *("pressure_cpu", "pressure_io", "pressure_memory", "cpu_mhz", "device_memory_bytes"),
+    *("device_percent", "device_mhz", "power_w", "temperature_c"),
 )
 ENERGY_COLUMNS = ("time_s", "sensor", "energy_j", "power_w")
 COLUMNS = {
@@ -100,20 +66,9 @@ COLUMNS = {
 
 WHOLE_NUMBERS = frozenset(
     {
-        "epoch",
-        "step",
-        "samples",
-        "load_worker",
-        "type",
-        "pss_bytes",
-        "rss_bytes",
-        "workers_private_bytes",
-        "workers",
-        "swap_bytes",
-        "available_bytes",
-        "read_bytes",
-        "major_faults",
-        "device_memory_bytes",
+        *("epoch", "step", "samples", "load_worker", "type", "workers", "major_faults"),
+        *("pss_bytes", "rss_bytes", "workers_private_bytes", "swap_bytes", "available_bytes"),
+        *("read_bytes", "device_memory_bytes"),
     }
 )
 WORDS = frozenset({"split", "detail", "sensor"})

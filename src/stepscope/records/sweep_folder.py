@@ -88,11 +88,7 @@ class SweepFolder(RecordFolder[SweepRecord]):
 
 
 def create_sweep(out: Path, name: str, asked: SweepPlan, trials: Sequence[Trial]) -> SweepFolder:
-    """Make `out/<time>-<name>/` with its `sweep.json`, and point `out/latest` to it.
-
-    Raises:
-        RequestError: it cannot be made there.
-    """
+    """Make `out/<time>-<name>/` with its `sweep.json`, and point `out/latest` to it."""
     if (out / schema.SWEEP).exists():
         raise RequestError(
             f"{out} is the folder of another sweep. Give --out a folder for sweeps to be made in, "
@@ -122,11 +118,7 @@ def is_sweep(path: Path) -> bool:
 
 
 def load_sweep(path: str | Path) -> Sweep:
-    """Open a sweep folder.
-
-    Raises:
-        RequestError: it is none, or not readable by this version.
-    """
+    """Open a sweep folder."""
     folder, info = read_record(path, schema.SWEEP, "sweep")
     if not _are_trials(info.get("trials")):
         file = folder / schema.SWEEP
@@ -140,11 +132,7 @@ def command_of(kind: str) -> str:
 
 
 def load_sweep_of(path: str | Path, kind: str) -> Sweep:
-    """Open a sweep folder of one kind, which is named like the command that makes it.
-
-    Raises:
-        RequestError: it is none, not readable by this version, or of another kind.
-    """
+    """Open a sweep folder of one kind, which is named like the command that makes it."""
     sweep = load_sweep(path)
     found = str(sweep.info.get("kind"))
     if found != kind:

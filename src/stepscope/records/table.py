@@ -32,10 +32,7 @@ class Numbers(array):  # type: ignore[type-arg]  # of Python 3.10
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name; `None` is unknown. A column that the file lacks is unknown throughout.
-
-    `computed` columns are not in the file; they are computed for frames.
-    """
+    """Columns by name; `None` is unknown. A column that the file lacks is unknown throughout."""
 
     columns: dict[str, Sequence[Any]]
     cut_lines: int = 0
@@ -98,19 +95,12 @@ class _Column:
 
 
 def read_table(path: Path) -> Table:
-    """Read a CSV file by its header; lines of the wrong length are counted and left out.
-
-    A column that was added to the schema after the file was written is unknown throughout.
-    """
+    """Read a CSV file by its header; lines of the wrong length are counted and left out."""
     return GrowingTable(path).read()
 
 
 class GrowingTable:
-    """A CSV file that is being written: every read parses only the rows added since the last.
-
-    A file whose rows were replaced (a resumed run repeats its last steps) is read again. The
-    columns of an earlier read grow with it.
-    """
+    """A CSV file that is being written: every read parses only the rows added since the last."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -143,13 +133,8 @@ class GrowingTable:
                 return Table({})
             while some := list(islice(lines, _ROWS_AT_ONCE)):
                 self._cut_lines += _take(self._columns, self._decode(some))
-        read = {
-            name: column.values for name, column in zip(self._header, self._columns, strict=True)
-        }
-        rows = len(self._columns[0].values)
-        known = schema.COLUMNS.get(self._path.name, ())
-        later = {name: [None] * rows for name in known if name not in read}
-        return Table(read | later, cut_lines=self._cut_lines)
+        values = (column.values for column in self._columns)
+        return Table(dict(zip(self._header, values, strict=True)), cut_lines=self._cut_lines)
 
     def _goes_on(self, file: BinaryIO) -> bool:
         """Return whether the file is unchanged at the end of the last read."""
@@ -164,10 +149,7 @@ class GrowingTable:
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Return complete lines only: a kill may have cut a number in two.
-
-    No field is ever quoted, so a stray quotation mark is only a bad value in its own line.
-    """
+    """Return complete lines only: a kill may have cut a number in two."""
     for line in file:
         if line.endswith(b"\n"):
             yield line

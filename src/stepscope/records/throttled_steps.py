@@ -29,8 +29,6 @@ def watched_sources(events: Iterable[RunEvent]) -> list[str] | None:
     for event in events:
         if event["event"] == "throttling_watched":
             found = (found or {}) | dict.fromkeys(event["what"])
-        elif event["event"] == "throttling":  # older records only have this
-            found = (found or {}) | {event["what"]: None}
     return None if found is None else list(found)
 
 
@@ -62,10 +60,7 @@ def mark_throttled(
     step_s: Sequence[float | None],
     throttled: Sequence[ThrottledTime],
 ) -> list[bool | None]:
-    """Return for each step whether it overlaps a period of throttling.
-
-    None if the start of the step is unknown.
-    """
+    """Return for each step whether it overlaps a period of throttling."""
     merged = _merged(throttled)
     if not merged:
         return [False] * len(start_s)

@@ -1,9 +1,7 @@
 """The types of everything that crosses a boundary: files, messages, answers.
 
-`run.json`, its summary, the lines of `events.jsonl`, the messages between processes and the JSON
-answers of commands are plain JSON values. Each shape has one type here, under the heading of the
-file or command that it belongs to. A key that may be missing is `NotRequired`; a figure that may
-be unknown is `| None`. JSON Schemas are generated from these types (`tools/json_schemas.py`).
+All are plain JSON values. A key that may be missing is `NotRequired`; a figure that may be unknown
+is `| None`. JSON Schemas are generated from these types (`tools/json_schemas.py`).
 """
 
 from __future__ import annotations
@@ -131,10 +129,7 @@ class MachineConditions(TypedDict):
 
 
 class Summary(TypedDict, total=False):
-    """The figures of a run. A key may be missing: of a run in progress, or of an earlier version.
-
-    A figure that is None has its reason in `absent`.
-    """
+    """The figures of a run; of one in progress some are missing. `absent` explains each None."""
 
     epochs: int
     steps: int
@@ -344,7 +339,7 @@ class BillItem(TypedDict):
     bytes: int
     how: str
     note: str
-    pool: NotRequired[str]
+    pool: str
     measured_bytes: NotRequired[int | None]  # of a run that has ended
 
 
@@ -430,21 +425,12 @@ class EnergySensorFigures(TypedDict):
 
 
 class EnergySensorFailure(TypedDict):
-    """A sensor that failed during a run, and the one that took its place."""
+    """A sensor that failed during a run."""
 
     time_s: float
     sensor: str
     domain: str
     reason: str
-    next: str | None
-
-
-class CoveredTime(TypedDict):
-    """The domains that were added up during a part of a run."""
-
-    from_s: float
-    to_s: float
-    domains: list[str]
 
 
 class PhaseEnergy(TypedDict):
@@ -473,7 +459,6 @@ class EnergyUse(TypedDict):
     mean_w: float
     period_s: float | None
     epochs: list[EpochEnergy]
-    phases: dict[str, PhaseEnergy] | None
 
 
 class DomainEnergy(EnergyUse):
@@ -492,9 +477,7 @@ class EnergyFigures(TypedDict):
     failed: list[EnergySensorFailure]
     covers: list[str]
     leaves_out: list[str]
-    covers_by_time: list[CoveredTime]
     idle_w: float | None
-    idle_lasted_s: float | None
     domains: dict[str, DomainEnergy]
     covered_s: NotRequired[float]
     bridged_s: NotRequired[float]
@@ -1924,13 +1907,9 @@ class OptimizerCounts(TypedDict):
     bytes: int
 
 
-class NetworkAnswer(TypedDict):
-    """`stepscope summary`: the counts of a network, for one sample."""
+class NetworkCounts(TypedDict):
+    """The counts of a network, for one sample; `not_counted` describes what they exclude."""
 
-    model: str
-    input: list[int]
-    norm: str
-    classes: int
     parameters: int
     trainable_parameters: int
     gradients: int
@@ -1945,6 +1924,15 @@ class NetworkAnswer(TypedDict):
     total_mb: float
     layers: list[LayerCounts]
     not_counted: list[str]
+
+
+class NetworkAnswer(NetworkCounts):
+    """`stepscope summary`."""
+
+    model: str
+    input: list[int]
+    norm: str
+    classes: int
     optimizer_state: dict[str, OptimizerCounts]
 
 

@@ -23,7 +23,7 @@ PHASE_COLOURS = {
     "roof": "#222222",
 }
 
-INK, GRID = "#222222", "#E3E3E3"
+INK = "#222222"
 INKS = (INK, "#000000")  # replaced by the text colour of an HTML page, which may be dark
 CHOSEN = "#D55E00"  # the recommended setting, and limits
 SHADE = "#CC79A7"  # throttled steps

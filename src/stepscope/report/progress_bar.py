@@ -41,7 +41,7 @@ class LiveDisplay:
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("preparing", total=1.0, figures="")
-        self._said_at = monotonic()
+        self._printed_at_s = monotonic()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -56,7 +56,8 @@ class LiveDisplay:
             took = message["preparation_s"]
             self._say(f"data and network ready in {format_duration(took)}")
         elif message["type"] == "progress":
-            self._show_progress(message)
+            description = f"epoch {message['epoch']}/{message['epochs']}"
+            self._show(description, _figures(message), message["done"])
         elif message["type"] == "download":
             self._show_download(message)
         elif message["type"] == "testing":
@@ -76,36 +77,25 @@ class LiveDisplay:
 
     def stopping(self) -> None:
         """Show that a stop is in progress."""
-        self._say("stopping after this step; once more to stop at once")
+        self._say("stopping after this step; press Ctrl-C again to stop at once")
 
     def _show_download(self, now: DownloadMessage) -> None:
         done, total = now["done_bytes"], now["total_bytes"]
         figures = f"{format_bytes(done)} of {format_bytes(total)}"
         if now["left_s"] is not None and done < total:
             figures += f", {format_clock(now['left_s'])} left"
-        self._progress.update(
-            self._task,
-            completed=done / total if total else 1.0,
-            description=f"downloading {now['split']} data",
-            figures=figures,
-        )
-        whole = done == total
-        if whole or (
-            not self._console.is_terminal and monotonic() - self._said_at >= PLAIN_EVERY_S
-        ):
-            self._say(f"{now['split']} data {'downloaded' if whole else 'downloading'}: {figures}")
+        if done == total:
+            self._say(f"{now['split']} data downloaded: {figures}")
+        self._show(f"downloading {now['split']} data", figures, done / total if total else 1.0)
 
-    def _show_progress(self, now: ProgressMessage) -> None:
-        description = f"epoch {now['epoch']}/{now['epochs']}"
-        figures = _figures(now)
-        self._progress.update(
-            self._task, completed=now["done"], description=description, figures=figures
-        )
-        if not self._console.is_terminal and monotonic() - self._said_at >= PLAIN_EVERY_S:
+    def _show(self, description: str, figures: str, done: float) -> None:
+        """Update the live line; without a terminal, print it now and then."""
+        self._progress.update(self._task, completed=done, description=description, figures=figures)
+        if not self._console.is_terminal and monotonic() - self._printed_at_s >= PLAIN_EVERY_S:
             self._say(f"{description}  {figures}")
 
     def _say(self, line: str) -> None:
-        self._said_at = monotonic()
+        self._printed_at_s = monotonic()
         self._progress.console.print(Text(line), soft_wrap=True)
 
 
@@ -128,30 +118,24 @@ def workers_warning(
     forecast: MemoryForecast | SecondEpochForecast | ForecastUnderLimit,
 ) -> str | None:
     """Return a warning if not all workers will fit in memory, with the number that do."""
-    asked, fit = forecast.get("workers") or 0, forecast.get("workers_that_fit")
-    if fit is None or fit >= asked:
+    workers, fit = forecast.get("workers") or 0, forecast.get("workers_that_fit")
+    if fit is None or fit >= workers:
         return None
-    which = "worker" if asked == 1 else f"{asked} workers"
-    return f"the second epoch's {which} will not fit by forecast: {fit or 'none'} will"
+    return f"memory forecast: {fit} of {format_count(workers, 'worker')} will fit from epoch 2 on"
 
 
 def _workers_line(fallback: WorkersMessage) -> str:
-    left = fallback["to"]
-    workers = format_count(left, "worker") if left else "no workers"
-    return (
-        f"data loader: {fallback['reason']}; going on with {workers} instead of {fallback['from']}"
-    )
+    workers = format_count(fallback["to"], "worker") if fallback["to"] else "no workers"
+    was = fallback["from"]
+    return f"data loader: {fallback['reason']}; continuing with {workers} instead of {was}"
 
 
 def _weights_line(taken: WeightsMessage) -> str:
     line = f"started from a checkpoint: {taken['tensors']:,} tensors"
     if taken["fresh"]:
-        line += f"; left out and drawn anew: {', '.join(taken['fresh'])}"
+        line += f"; initialised randomly: {', '.join(taken['fresh'])}"
     if not taken["has_vocabulary"]:
-        line += (
-            "; there is no vocab.txt with it, so the training text makes the vocabulary, and the "
-            "checkpoint's word embeddings stand for other words"
-        )
+        line += "; no vocab.txt: the vocabulary of the training text does not match its embeddings"
     return line
 
 

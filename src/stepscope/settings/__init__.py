@@ -1,8 +1,4 @@
-"""The settings of a run: names, defaults and limits.
-
-Start at `run_settings.RunSpec`; `load_settings` reads settings from flags, TOML files and earlier
-runs. Nothing here depends on torch, data or this machine.
-"""
+"""The settings of a run: names, defaults and limits."""
 
 from stepscope.settings.run_settings import RunSpec
 

@@ -1,8 +1,4 @@
-"""The settings of one run: their names, defaults, limits and one-line explanations.
-
-The command line, TOML files and `run.json` all use these names. The flags are generated from this
-class, so each setting is defined once.
-"""
+"""The settings of one run: their names, defaults, limits and one-line explanations."""
 
 from __future__ import annotations
 
@@ -77,8 +73,11 @@ def _shape(value: object) -> object:
 def _device(value: object) -> object:
     if isinstance(value, str):
         kind, colon, index = value.partition(":")
-        if kind not in DEVICES or (colon and not (index.isascii() and index.isdecimal())):
-            raise ValueError(f"{value!r} is not a device.{nearest(kind, DEVICES)}")
+        is_index = kind == "cuda" and index.isascii() and index.isdecimal()
+        if kind not in DEVICES or (colon and not is_index):
+            raise ValueError(
+                f"wanted auto, cpu, cuda, cuda:N or mps, found {value!r}.{nearest(kind, DEVICES)}"
+            )
     return value
 
 

@@ -2,11 +2,6 @@
 
 The run is the unit: values are one per run, never one per step. Steps of one run are correlated,
 and runs differ by more than their steps show.
-
-    intervals      median, mean, quantile, Student's t, and the interval of a median
-    ratios         one setting against another: ratio, interval, verdict
-    sample_size    the number of rounds that detects a slowdown
-    least_squares  linear fits with standard errors
 """
 
 from stepscope.stats.intervals import (
@@ -28,10 +23,10 @@ from stepscope.stats.ratios import (
     confidence_of_each,
     ratio_of_rounds,
     ratio_of_sets,
+    rounds_needed,
     tie,
     verdict,
 )
-from stepscope.stats.sample_size import rounds_needed
 
 __all__ = [
     "CANNOT_TELL",

@@ -18,11 +18,6 @@ _MOST_DEGREES = 10_000  # beyond, the quantile is constant in four digits
 @lru_cache(maxsize=4096)
 def t_quantile(degrees: int, confidence: float = 0.95) -> float:
     """Return the t for which a share `confidence` of the distribution is between -t and t."""
-    if degrees < 1 or not 0 <= confidence < 1:
-        raise ValueError(
-            "wanted one degree of freedom or more and a confidence from 0 to below 1, "
-            f"found {degrees} and {confidence}"
-        )
     degrees = min(degrees, _MOST_DEGREES)
     low, high = 0.0, math.pi / 2
     for _ in range(_HALVINGS):
@@ -46,7 +41,7 @@ def _share_within(angle: float, degrees: int) -> float:
     return (angle + total) * 2 / math.pi if odd else total
 
 
-# With two rounds Student's t is 12.7: an interval such as 3.5 to 2,123,825 helps nobody.
+# With two rounds Student's t is 12.7: an interval such as 3.5 to 2,123,825 is useless.
 FEWEST_ROUNDS = 3
 
 
@@ -89,7 +84,7 @@ def interval_of(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """Return the median of positive figures, one per run, with its confidence interval.
 
     From six runs on (at 95 %) the ends are two of the values, which is valid for any distribution.
-    Fewer runs cannot reach that confidence; they use Student's t on the logarithms.
+    Fewer runs use Student's t on the logarithms.
     """
     ordered = sorted(values)
     middle = quantile(ordered, 0.5)
@@ -107,11 +102,7 @@ def interval_of(values: Sequence[float], confidence: float = 0.95) -> Interval:
 
 
 def _values_outside(count: int, confidence: float) -> int | None:
-    """Return the number of values on each side that an interval may leave out.
-
-    The median is below the k-th smallest value with the probability that fewer than k of `count`
-    coins show heads. None if even the two extremes are too narrow.
-    """
+    """Return how many values on each side an interval may leave out, by the sign test."""
     outside, below = None, 0.0
     for heads in range(count // 2):
         below += math.comb(count, heads) / 2**count

@@ -31,8 +31,8 @@ _ROUNDING = 1e-9
 class Ratio:
     """A multiple of the baseline's throughput; the ends are None with too few rounds or runs.
 
-    `rounds` is None for sets that were not run in rounds. `noise` is the standard deviation of the
-    logarithm of the ratio of two single runs: 0.12 if two equal runs differ by 12 %.
+    `rounds` is None for sets. `noise` is the standard deviation of the logarithm of the ratio of
+    two single runs: 0.12 if two equal runs differ by 12 %.
     """
 
     ratio: float
@@ -45,11 +45,7 @@ class Ratio:
 def ratio_of_rounds(
     baseline: Sequence[float], other: Sequence[float], confidence: float = 0.95
 ) -> Ratio | None:
-    """Compare settings that were run in rounds; the n-th values are of the same round.
-
-    Effects that a round shares, such as a slower machine, cancel out. The interval is Student's on
-    the logarithms of the rounds' ratios. None without a round.
-    """
+    """Compare settings round by round, by Student's interval; None without a round."""
     logs = [math.log(b / a) for a, b in zip(baseline, other, strict=True)]
     if not logs:
         return None
@@ -63,11 +59,7 @@ def ratio_of_rounds(
 def ratio_of_sets(
     baseline: Sequence[float], other: Sequence[float], confidence: float = 0.95
 ) -> Ratio | None:
-    """Compare sets of runs that were not run in rounds, with separate variances.
-
-    The interval is Welch's on the logarithms; its degrees of freedom are rounded down, which widens
-    it a little. None if a side has no run.
-    """
+    """Compare sets of runs that were not run in rounds, by Welch's interval; None without a run."""
     if not baseline or not other:
         return None
     sides = [[math.log(value) for value in side] for side in (baseline, other)]
@@ -93,12 +85,7 @@ def _around(centre: float, half: float, rounds: int | None, noise: float) -> Rat
 
 
 def confidence_of_each(comparisons: int, overall: float = 0.95) -> float:
-    """Return the confidence that each of several intervals needs for all to hold together.
-
-    This is the Bonferroni correction: with ten settings against one baseline, each interval is one
-    of 99.5 %, so that equal settings are called different at most once in 20 comparisons of all
-    ten.
-    """
+    """Return the confidence that each interval needs for all to hold together (Bonferroni)."""
     return 1 - (1 - overall) / max(1, comparisons)
 
 
@@ -114,13 +101,25 @@ def verdict(ratio: Ratio | None) -> Verdict:
 
 
 def tie(to_best: Ratio | None, most_slowdown: float = 0.03) -> Tie:
-    """Return whether a setting is as good as the best, which is the baseline of its ratio.
-
-    Tied: at the interval's lower end it loses at most `most_slowdown` of the best's throughput.
-    Worse: at its upper end it loses more. Undecided: more rounds are needed.
-    """
+    """Return whether a setting certainly loses at most `most_slowdown` of the best's throughput."""
     if to_best is None or to_best.low is None or to_best.high is None:
         return "undecided"
     if to_best.low >= 1 - most_slowdown - _ROUNDING:
         return "tied"
     return "worse" if to_best.high < 1 - most_slowdown else "undecided"
+
+
+def rounds_needed(
+    noise: float,
+    slowdown: float = 0.05,
+    power: float = 0.8,
+    confidence: float = 0.95,
+    most: int = 200,
+) -> int | None:
+    """Return the rounds that detect a slowdown in a share `power` of cases; None above `most`."""
+    for rounds in range(FEWEST_ROUNDS, most + 1):
+        # The interval excludes 1, at the quantile of the mean that a share `power` exceeds.
+        width = t_quantile(rounds - 1, confidence) + t_quantile(rounds - 1, 2 * power - 1)
+        if width * noise / math.sqrt(rounds) <= -math.log1p(-slowdown):
+            return rounds
+    return None

@@ -27,12 +27,12 @@ from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.warm_start import ChildProcess, ForkServer
 
-Asked = TypeVar("Asked")
+Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class AnsweringModule(Generic[Asked, Answer]):
+class AnsweringModule(Generic[Request, Answer]):
     """A module that answers one kind of request, run as with `python -m`."""
 
     name: str
@@ -50,23 +50,22 @@ TORCH_BUILD = AnsweringModule[dict[str, str], TorchBuild]("stepscope.processes.t
 
 
 def ask_process(
-    module: AnsweringModule[Asked, Answer],
-    asked: Asked,
+    module: AnsweringModule[Request, Answer],
+    request: Request,
     environment: Mapping[str, str] | None = None,
     fork_server: ForkServer | None = None,
 ) -> Answer:
-    """Start a process that answers one question, and return its answer.
+    """Start a process that answers one request, and return its answer.
 
-    It is forked if a fork server is given, unless it needs another environment: torch reads some
-    variables when it is imported.
+    It is not forked if it needs another environment: torch reads some variables when imported.
 
     Raises:
         StepscopeError: the error of the process, or that it was killed.
     """
-    with tempfile.TemporaryFile() as request:
-        request.write(json.dumps(asked).encode())
-        request.seek(0)
-        process = _start(module.name, request, environment, None if environment else fork_server)
+    with tempfile.TemporaryFile() as file:
+        file.write(json.dumps(request).encode())
+        file.seek(0)
+        process = _start(module.name, file, environment, None if environment else fork_server)
         assert process.stdout is not None
         try:
             with process.stdout:
@@ -78,8 +77,8 @@ def ask_process(
             code = process.wait()
     if not output:
         raise OutOfMemoryError(
-            f"{module.name} ended with {code} and no word: it was killed, or there was no "
-            "memory for the network. Choose a smaller one, or free some memory."
+            f"{module.name} exited with code {code} and no answer: it was killed, or memory ran "
+            "out. Choose a smaller network, or free some memory."
         )
     answer = json.loads(output)
     if "error" in answer:
@@ -94,23 +93,18 @@ def _start(
     environment: Mapping[str, str] | None,
     fork_server: ForkServer | None,
 ) -> ChildProcess:
-    # A file in the working directory that is called like a library must not be taken for it.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1", **(environment or {})}
-    if fork_server is not None:
-        forked = fork_server.fork(module, [], environment, stdin=request.fileno(), stderr=2)
-        if forked is not None:
-            return forked
-    return subprocess.Popen(
-        [sys.executable, "-m", module], stdin=request, stdout=subprocess.PIPE, env=environment
+    # PYTHONSAFEPATH: a file in the working directory must not hide a library.
+    variables = {**os.environ, "PYTHONSAFEPATH": "1", **(environment or {})}
+    forked = fork_server and fork_server.fork(
+        module, [], variables, stdin=request.fileno(), stderr=2
+    )
+    return forked or subprocess.Popen(
+        [sys.executable, "-m", module], stdin=request, stdout=subprocess.PIPE, env=variables
     )
 
 
 def forecast(spec: RunSpec, fork_server: ForkServer | None = None) -> MemoryAnswer:
-    """Return the memory bill of a run, with its phases and what would lower it.
-
-    Raises:
-        StepscopeError: the run is invalid, or no forecast is possible.
-    """
+    """Return the memory bill of a run, with its phases and what would lower it."""
     preflight.check(spec)
     answer = ask_process(FORECAST, spec.model_dump(mode="json"), fork_server=fork_server)
     if "items" not in answer:

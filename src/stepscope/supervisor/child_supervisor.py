@@ -1,8 +1,4 @@
-"""Supervise a child process: sample it, forward its messages and signals, record how it ends.
-
-The supervisor imports no torch. A `SupervisedProcess` is our own training (`train_child`), several
-ranks of it (`rank_processes`) or a user's script (`script_child`). None can outlive the parent.
-"""
+"""Supervise a child process: sample it, forward its messages and signals, record how it ends."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ from stepscope.records.types import (
     DeviceMemoryPeak,
     Instrument,
     MemoryForecast,
-    OutcomeMessage,
     ReadyMessage,
     RunMessage,
     ScriptFinalState,
@@ -45,9 +40,9 @@ from stepscope.telemetry.telemetry_sampler import Sampler, Surroundings
 from stepscope.units import format_duration
 
 _LAST_OUTPUT_LINES = 5
-_GRACE_S = 10.0  # between a word to stop and a kill
-_ENDING_S = 0.05  # between two looks at a child that has closed its pipes and is not gone yet
-_LONGEST_PAUSE_S = 0.5  # until a signal is passed on; each look takes 0.1 ms of a busy core
+_GRACE_S = 10.0  # between a stop request and a kill
+_ENDING_S = 0.05  # between two checks of a child that has closed its pipes and still runs
+_LONGEST_PAUSE_S = 0.5  # until a signal is passed on; each check takes 0.1 ms of a busy core
 
 
 class RunListener(Protocol):
@@ -65,10 +60,7 @@ class RunListener(Protocol):
 
 @dataclass
 class Outcome:
-    """How a training ended, with the figures that it reported.
-
-    A training that was `asked_to_stop` may have ended for another reason.
-    """
+    """How a training ended, with the figures that it reported."""
 
     status: str = schema.FAILED
     reason: str | None = None
@@ -79,17 +71,15 @@ class Outcome:
     wall_s: float = 0.0
     peak_memory_bytes: int | None = None
     forecast: MemoryForecast | None = None
-    asked_to_stop: bool = False
+    asked_to_stop: bool = False  # it may have ended for another reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedProcess(ABC):
-    """A child process: how it is started and stopped, and how it ended.
+    """A child process: our training, several ranks of it, or a user's script.
 
     A process with its own session is killed with all that it started. `has_workers`: its children
-    load data, and it continues without them. At its time limit it is asked to stop, and some
-    seconds later it is killed. Of several supervised processes on one machine, one reads the energy
-    sensors.
+    load data, and it continues without them. Of several on one machine, one `reads_energy`.
     """
 
     own_session: bool = True
@@ -102,9 +92,12 @@ class SupervisedProcess(ABC):
     def start(self, messages: int, origin_ns: int) -> ChildProcess:
         """Start it, with a descriptor for its messages and the run's origin on the clock."""
 
-    @abstractmethod
     def stop(self, child: ChildProcess, number: int, before: int) -> None:
-        """Pass on a signal that asks it to stop, of which `before` came earlier."""
+        """Ask a training to stop between two steps; kill it if `before` signals came earlier."""
+        if before == 0:
+            child.terminate()
+        else:
+            child.kill()
 
     @abstractmethod
     def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
@@ -126,8 +119,7 @@ def supervise(
 ) -> Outcome:
     """Start a child process, supervise it and return how it ended.
 
-    `elapsed_s` is the time that the run took before it was resumed. With `energy`, the sensors of
-    this machine are read meanwhile.
+    `elapsed_s` is the time that the run took before it was resumed.
     """
     root = system_root()
     meter = EnergyWatch(folder, root, asked=energy)
@@ -170,11 +162,18 @@ def supervise(
         if watch.overdue:
             limit = format_duration(supervised.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
-            outcome.reason = f"it took longer than its time limit of {limit}, and was ended"
+            outcome.reason = f"stopped at its time limit of {limit}"
         if outcome.status == schema.OUT_OF_MEMORY:
-            memory.end()
+            memory.add_guard_event("ended")
     finally:
-        _end(supervised, child)
+        with contextlib.suppress(ProcessLookupError):
+            if supervised.own_session:
+                os.killpg(child.pid, signal.SIGKILL)
+            else:
+                child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
     outcome.result["instrument"] = instrument
     outcome.result["device_memory"] = watch.device_memory()
     outcome.wall_s = seconds(now_ns() - origin_ns)
@@ -211,16 +210,16 @@ class ChildWatch:
             if self.child.stdout is not None:
                 lines = _Lines(self._output, True)
                 selector.register(self.child.stdout, selectors.EVENT_READ, lines)
-            began = next_sample = next_look = next_reading = time.monotonic()
+            began = next_sample = next_check = next_reading = time.monotonic()
             ended_at = None
-            timeout_s = min(_LONGEST_PAUSE_S, self.memory.look_every_s, self.energy.every_s)
+            timeout_s = min(_LONGEST_PAUSE_S, self.memory.check_every_s, self.energy.every_s)
             while selector.get_map() or self.child.poll() is None:
                 for key, _ in selector.select(timeout_s if selector.get_map() else _ENDING_S):
                     data = os.read(key.fd, 65536)
                     key.data.take(data)
                     if not data:
                         selector.unregister(key.fileobj)
-                self._obey()
+                self._pass_on_signals()
                 self._end_when_overdue(time.monotonic() - began)
                 if time.monotonic() >= next_sample:
                     self._sample()
@@ -228,9 +227,9 @@ class ChildWatch:
                 if time.monotonic() >= next_reading:
                     next_reading = time.monotonic() + self.energy.every_s
                     self._read_energy()
-                if time.monotonic() >= next_look and self.outcome is None:
-                    next_look = time.monotonic() + self.memory.look_every_s
-                    self.memory.look()
+                if time.monotonic() >= next_check and self.outcome is None:
+                    next_check = time.monotonic() + self.memory.check_every_s
+                    self.memory.check()
                 if self.child.poll() is not None:
                     # Whatever it left running may hold the pipes open, and even fill them.
                     ended_at = ended_at or time.monotonic()
@@ -240,7 +239,16 @@ class ChildWatch:
     def _message(self, line: str) -> None:
         message: RunMessage = json.loads(line)
         if message["type"] == "outcome":
-            self._take_outcome(message)
+            self.outcome = Outcome(
+                message["status"],
+                message["reason"],
+                message["exit_code"],
+                message["traceback"],
+                message["result"],
+            )
+            self._sample(is_last=True)
+            if message["main_peak_bytes"]:  # the process may have ended before that sample
+                self.sampler.report_peak(message["main_peak_bytes"])
         elif message["type"] == "final_state":
             self.final_state = message
             self._sample(is_last=True)
@@ -255,18 +263,6 @@ class ChildWatch:
                 self.ready = message
                 self._record_environment(message)
             self.listener.message(message)
-
-    def _take_outcome(self, message: OutcomeMessage) -> None:
-        self.outcome = Outcome(
-            message["status"],
-            message["reason"],
-            message["exit_code"],
-            message["traceback"],
-            message["result"],
-        )
-        self._sample(is_last=True)
-        if message["main_peak_bytes"]:  # the process may have gone before that sample
-            self.sampler.report_peak(message["main_peak_bytes"])
 
     @property
     def raised(self) -> str | None:
@@ -298,7 +294,7 @@ class ChildWatch:
         self.last_output.append(line)
         self.listener.output(line)
 
-    def _obey(self) -> None:
+    def _pass_on_signals(self) -> None:
         if self.signals.pauses:
             pause_with_tree(self.child.pid)
             self.signals.pauses = 0
@@ -319,10 +315,7 @@ class ChildWatch:
             self.overdue += 1
 
     def _stop_recording(self, error: MachineError) -> None:
-        """Stop recording because the disk is full, and end a training of ours.
-
-        A user's script continues without us.
-        """
+        """Stop recording because the disk is full; end a training of ours, but no user's script."""
         self.recording_error = error
         if self.supervised.own_session:
             self.child.terminate()
@@ -347,30 +340,18 @@ class ChildWatch:
             self.memory.take(reading)
 
 
+@dataclass
 class _Lines:
     """Joins bytes into lines and calls a handler for each."""
 
-    def __init__(self, handle: Callable[[str], None], last_may_lack_end: bool) -> None:
-        self._handle = handle
-        self._last_may_lack_end = last_may_lack_end
-        self._rest = b""
+    handle: Callable[[str], None]
+    last_may_lack_end: bool
+    rest: bytes = b""
 
     def take(self, data: bytes) -> None:
         """Add bytes; an empty chunk means that the pipe has closed."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if not data and self._rest and self._last_may_lack_end:
-            lines.append(self._rest)
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        if not data and self.rest and self.last_may_lack_end:
+            lines.append(self.rest)
         for line in lines:
-            self._handle(line.decode("utf-8", errors="replace"))
-
-
-def _end(supervised: SupervisedProcess, child: ChildProcess) -> None:
-    """Kill what is left of the child and close its pipe."""
-    with contextlib.suppress(ProcessLookupError):
-        if supervised.own_session:
-            os.killpg(child.pid, signal.SIGKILL)
-        else:
-            child.kill()
-    child.wait()
-    if child.stdout is not None:
-        child.stdout.close()
+            self.handle(line.decode("utf-8", errors="replace"))

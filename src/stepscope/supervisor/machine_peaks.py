@@ -10,17 +10,15 @@ from stepscope.hardware.host import available_bytes, cpu_mhz, describe_host, pre
 from stepscope.hardware.machine_setup import is_prepared
 from stepscope.hardware.peak_flops import conditions_of, find_peak, keep_better
 from stepscope.hardware.procfs import system_root
-from stepscope.records.types import PeakConditions, PeakRecord, PeakRequest, PeaksAnswer, RunRecord
+from stepscope.records.types import PeakRecord, PeakRequest, PeaksAnswer, RunRecord
 from stepscope.supervisor.ask_process import PEAKS, ask_process
 
 MATRIX_SIZES = (256, 512, 1024, 2048, 4096, 8192)
 ARRAY_BYTES = 128 * 2**20  # three of these are more than a cache holds
+_PART_OF_MEMORY = 12  # three arrays must leave a small board room for the rest
 
 HOW_TO_MEASURE = "stepscope doctor --peaks"
 PREPARE = "stepscope doctor --apply"
-
-# Three arrays must leave a small board room for the rest.
-_PART_OF_MEMORY = 12
 
 
 def measure_peaks(
@@ -32,14 +30,10 @@ def measure_peaks(
 ) -> PeaksAnswer:
     """Measure the peaks of this machine, store the best, and return all stored ones.
 
-    Without `threads`: with as many as torch takes, and on a CPU with one. Without `precisions`:
-    those that such a device is made for.
-
-    Raises:
-        MachineError: there is no torch, no peak could be measured, or they cannot be kept.
+    The default is torch's number of threads (on a CPU also one) and the device's precisions.
     """
     array_bytes = min(ARRAY_BYTES, available_bytes() // _PART_OF_MEMORY)
-    asked: PeakRequest = {
+    request: PeakRequest = {
         "device": device,
         "threads": list(threads),
         "precisions": list(precisions),
@@ -47,12 +41,12 @@ def measure_peaks(
         "array_bytes": array_bytes,
     }
     pressure_cpu = pressure_percent("cpu")
-    answer = ask_process(PEAKS, asked)
+    answer = ask_process(PEAKS, request)
     clock_mhz, host = cpu_mhz(), describe_host()
     peaks = []
     for found in answer["peaks"]:
         conditions = conditions_of({**host, **found["environment"]}, found["precision"])
-        assert conditions is not None, "a process that measured has told of its torch"
+        assert conditions is not None, "the process that measured has described its torch"
         measured: PeakRecord = {
             "conditions": conditions,
             "flop_per_s": found["flop_per_s"],
@@ -69,8 +63,8 @@ def measure_peaks(
         for each in answer["left_out"]
     }
     if not peaks:
-        said = "; ".join(f"{what}: {reason}" for what, reason in left_out.items())
-        raise MachineError(f"no peak could be measured: {said}.")
+        reasons = "; ".join(f"{what}: {reason}" for what, reason in left_out.items())
+        raise MachineError(f"no peak could be measured: {reasons}.")
     return {"peaks": peaks, "left_out": left_out}
 
 
@@ -79,20 +73,14 @@ def peak_for(info: RunRecord) -> tuple[PeakRecord | None, str | None]:
     precision = str(info["spec"].get("precision", "fp32"))
     conditions = conditions_of(info["environment"], precision)
     if conditions is None:
-        return None, "the run ended before torch told of itself"
-    peak = find_peak(conditions)
-    if peak is None:
-        return None, _not_kept(conditions)
-    return peak, None
-
-
-def _not_kept(conditions: PeakConditions) -> str:
-    threads = _with_threads(conditions["threads"])
-    what = f"{conditions['precision']} on {conditions['device']}{threads}"
+        return None, "the run ended before torch was loaded"
+    if (peak := find_peak(conditions)) is not None:
+        return peak, None
+    what = f"{precision} on {conditions['device']}{_with_threads(conditions['threads'])}"
     # A prepared machine has other clocks, and perhaps other CPUs, than when the run is over.
-    first = f"{PREPARE}, then " if is_prepared(system_root()) else ""
-    prepared = " in the state that it is prepared in" if first else ""
-    return f"no peak of this machine{prepared} is kept for {what}: {first}{HOW_TO_MEASURE}"
+    if is_prepared(system_root()):
+        return None, f"no peak of the prepared machine for {what}: {PREPARE}, then {HOW_TO_MEASURE}"
+    return None, f"no peak of this machine for {what}: {HOW_TO_MEASURE}"
 
 
 def _with_threads(count: int | None) -> str:

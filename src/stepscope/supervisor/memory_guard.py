@@ -1,20 +1,20 @@
 """What to do about the memory of a run: a rule without state, from one reading to one action.
 
     near its own limit or over it only with its workers, or its pool nearly empty, or it is swapped
-        it has loader workers   -> end the youngest, pause, look again
+        it has loader workers   -> end the youngest, pause, check again
         it has none             -> ask it to end between two steps, with a checkpoint
-    over its limit even without them, or its pool emptier still, or swapped long after it was asked
+    over its limit even without them, or its pool emptier still, or swapped long after the request
                                 -> kill it
 
-A pool is the machine's memory, or what a container may have of it. A pool ends a run only if the
-run holds more than half of what is in use there. So another process's short peak never ends a
-small run; and two runs of the same size, together in want, are left to the kernel.
+A pool is the memory of the machine or of a container. A pool ends a run only if the run holds more
+than half of what is in use there: another process's short peak never ends a small run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import os
 import signal
 import time
@@ -39,7 +39,7 @@ _MIB = 2**20
 
 
 class Action(enum.Enum):
-    """What is to be done; the values are the words in `events.jsonl`."""
+    """What to do; the values are those in `events.jsonl`."""
 
     NOTHING = "nothing"
     END_WORKER = "worker_ended"
@@ -61,9 +61,8 @@ class MemoryReading:
     """A run's memory at one moment, and what was done about it so far.
 
     `used_bytes` is the whole process tree's, swap included; `workers_bytes` of it would be free
-    without the workers. `pressure_percent` is None where the system does not tell. `acted_s` and
-    `asked_s` are how long ago something was last done and when the run was asked to end; None:
-    never.
+    without the workers. `acted_s` and `asked_s`: how long ago something was last done, and when the
+    run was asked to end; None if never.
     """
 
     used_bytes: int
@@ -78,17 +77,17 @@ class MemoryReading:
 
 @dataclass(frozen=True)
 class Limits:
-    """Where the rule draws its lines. All but the first are ours.
+    """The thresholds of the rule.
 
     near_share: of the limit. What is left, 100 MiB of 2 GiB, is room for a checkpoint.
-    floor_share: of a pool. About twice what the kernel keeps for itself (its watermarks are some
-        1 % of memory): below those it stops every process that wants a page until it has found one.
-    floor_least_bytes: for small boards. A checkpoint of a network of the zoo passes through less.
+    floor_share: of a pool. About twice the kernel's watermarks (some 1 % of memory), below which it
+        stops every process that needs a page.
+    floor_least_bytes: for small boards. A checkpoint of a network of the zoo needs less.
     own_share: of what is in use in a pool, for the run to be what fills it.
-    pressure_percent: of the last 10 s in which a process waited for memory. The kernel also moves
-        pages to swap that nobody has used for long, and nobody waits for that.
+    pressure_percent: of the last 10 s in which a process waited for memory. Swapping alone is no
+        sign: the kernel also moves unused pages to swap.
     pause_s: after a worker's end. Sizes of all processes are read once a second.
-    patience_s: for a run that is being swapped to come to the end of its step.
+    patience_s: for a run that is being swapped to reach the end of its step.
     """
 
     limit_bytes: int | None = None
@@ -118,31 +117,22 @@ def decide(reading: MemoryReading, limits: Limits) -> Action:
         and reading.swap_growth_bytes > 0
         and (reading.pressure_percent or 0.0) > limits.pressure_percent
     )
+    limit_bytes, used_bytes = limits.limit_bytes or math.inf, reading.used_bytes
+    alone_bytes = used_bytes - (reading.workers_bytes if reading.workers else 0)
+    over = alone_bytes > limit_bytes or any(
+        pool.available_bytes < limits.floor_bytes(pool) / 2 for pool in own_pools
+    )
+    near = used_bytes > limits.near_share * limit_bytes or any(
+        pool.available_bytes < limits.floor_bytes(pool) for pool in own_pools
+    )
     asked_in_vain = reading.asked_s is not None and reading.asked_s > limits.patience_s
-    if _is_over(reading, own_pools, limits) or (swapped and asked_in_vain):
+    if over or (swapped and asked_in_vain):
         return Action.KILL
-    if not (swapped or _is_near(reading, own_pools, limits)) or reading.asked_s is not None:
+    if not (swapped or near) or reading.asked_s is not None:
         return Action.NOTHING
     if reading.acted_s is not None and reading.acted_s < limits.pause_s:
         return Action.NOTHING
     return Action.END_WORKER if reading.workers else Action.ASK
-
-
-def _is_over(reading: MemoryReading, own_pools: list[MemoryPool], limits: Limits) -> bool:
-    alone_bytes = reading.used_bytes - (reading.workers_bytes if reading.workers else 0)
-    if limits.limit_bytes is not None and alone_bytes > limits.limit_bytes:
-        return True
-    return any(pool.available_bytes < limits.floor_bytes(pool) / 2 for pool in own_pools)
-
-
-def _is_near(reading: MemoryReading, own_pools: list[MemoryPool], limits: Limits) -> bool:
-    limit_bytes = limits.limit_bytes
-    if limit_bytes is not None and reading.used_bytes > limits.near_share * limit_bytes:
-        return True
-    return any(pool.available_bytes < limits.floor_bytes(pool) for pool in own_pools)
-
-
-# --- The memory limit, enforced by the kernel or by the watchdog
 
 
 @dataclass(frozen=True)
@@ -160,7 +150,7 @@ def holding(limit_bytes: int | None, *, watchdog: bool = False) -> Iterator[Memo
     if limit_bytes is None:
         yield None
     elif watchdog:
-        yield MemoryLimit(limit_bytes, reason="the watchdog was asked for")
+        yield MemoryLimit(limit_bytes, reason="the watchdog was requested")
     else:
         try:
             group = cgroup.make(limit_bytes)
@@ -173,35 +163,31 @@ def holding(limit_bytes: int | None, *, watchdog: bool = False) -> Iterator[Memo
             group.remove()
 
 
-# --- The watchdog
-
-
-# A training that allocates takes a gigabyte or so a second: 50 MiB between two looks at a limit.
-_LOOK_AT_LIMIT_EVERY_S = 0.05
-_LOOK_AT_MACHINE_EVERY_S = 0.1
-_LOOK_AT_SCRIPT_EVERY_S = 1.0
+# A training allocates about a gigabyte per second: 50 MiB between two checks of a limit.
+_CHECK_LIMIT_EVERY_S = 0.05
+_CHECK_MACHINE_EVERY_S = 0.1
+_CHECK_SCRIPT_EVERY_S = 1.0
 
 
 @dataclass
 class MemoryWatch:
     """The memory of one process tree, from its start to its end.
 
-    `has_workers`: its children load data, and it goes on without them. `may_end`: it is ours to
-    end; for a user's script we only warn that memory is short. `unified`: what it holds of
-    its device is the host's memory too.
+    `may_end`: it is ours to end; a user's script is only warned about. `unified`: its device memory
+    is host memory too.
     """
 
     folder: RunFolder
     child: ChildProcess
     sampler: Sampler
-    say: Callable[[str], None]
+    print_line: Callable[[str], None]
     limit: MemoryLimit | None = None
     has_workers: bool = False
     may_end: bool = True
     unified: bool = False
     killed: bool = False
 
-    # What the last look saw, and the reading that last made us do something.
+    # The last reading, and the one that last caused an action.
     seen: MemoryReading = field(default_factory=lambda: MemoryReading(0))
     cause: MemoryReading | None = None
 
@@ -224,14 +210,14 @@ class MemoryWatch:
         self._kills_before = self._count_kills()
 
     @property
-    def look_every_s(self) -> float:
+    def check_every_s(self) -> float:
         """The interval between two checks."""
         if not self.may_end:
-            return _LOOK_AT_SCRIPT_EVERY_S
-        return _LOOK_AT_MACHINE_EVERY_S if self.limit is None else _LOOK_AT_LIMIT_EVERY_S
+            return _CHECK_SCRIPT_EVERY_S
+        return _CHECK_MACHINE_EVERY_S if self.limit is None else _CHECK_LIMIT_EVERY_S
 
     @property
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether the training was asked to end between two steps."""
         return self._asked_at is not None
 
@@ -255,7 +241,7 @@ class MemoryWatch:
         tightest = cgroup.tightest(self._around)
         self._container = () if tightest is None else (MemoryPool("container", *tightest),)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the memory once, and act if necessary."""
         used_bytes = self._used_bytes()
         if used_bytes is None or self.killed:
@@ -281,12 +267,8 @@ class MemoryWatch:
         kills = self._count_kills()
         return kills is not None and kills != self._kills_before
 
-    def end(self) -> None:
-        """Record the memory at the end of a run that ran out of it."""
-        self._add_guard_event("ended")
-
     def what_happened(self) -> str:
-        """Return a sentence that says why the run was ended."""
+        """Return a clause that explains why the run was ended."""
         cause = self.cause or self.seen
         used = format_bytes(cause.used_bytes)
         limit = self._limits.limit_bytes
@@ -296,8 +278,8 @@ class MemoryWatch:
             return f"the run took {used}, near its limit of {format_bytes(limit)}"
         pool = min(cause.pools, key=lambda pool: pool.available_bytes / pool.total_bytes)
         left = f"{format_bytes(pool.available_bytes)} of {format_bytes(pool.total_bytes)}"
-        said = f"the run took {used}, and {left} were left in this {pool.name}"
-        return f"{said}; it was being swapped" if cause.swap_growth_bytes > 0 else said
+        reason = f"the run took {used}, and {left} were left on this {pool.name}"
+        return f"{reason}; it was being swapped" if cause.swap_growth_bytes > 0 else reason
 
     def _used_bytes(self) -> int | None:
         """Return what the run holds of the host's memory, a device's part of it included."""
@@ -318,11 +300,17 @@ class MemoryWatch:
         if not self.may_end:
             if self.cause is None:  # a user's script: only a warning, once
                 self.cause = self.seen
-                self._add_guard_event("warned")
-                self.say(f"stepscope: warning: memory runs short: {self.what_happened()}")
+                self.add_guard_event("warned")
+                self.print_line(f"stepscope: warning: memory is short: {self.what_happened()}")
             return
-        if action is Action.END_WORKER and not self._end_worker():
-            action = Action.ASK
+        if action is Action.END_WORKER:
+            worker = youngest_child(self.sampler.process)
+            if worker is None:
+                action = Action.ASK
+            else:
+                with contextlib.suppress(psutil.Error):  # it has just ended by itself
+                    worker.kill()
+                self.print_line("memory is short: ended one loader worker")
         if action is Action.KILL:
             self.killed = True
             with contextlib.suppress(ProcessLookupError):
@@ -330,20 +318,12 @@ class MemoryWatch:
         elif action is Action.ASK:
             self._asked_at = now
             self.child.send_signal(signal.SIGUSR1)
-            self.say("memory runs short: ending after this step")
+            self.print_line("memory is short: stopping after this step")
         self._acted_at, self.cause = now, self.seen
-        self._add_guard_event(action.value)
+        self.add_guard_event(action.value)
 
-    def _end_worker(self) -> bool:
-        worker = youngest_child(self.sampler.process)
-        if worker is None:
-            return False
-        with contextlib.suppress(psutil.Error):  # it has just ended by itself
-            worker.kill()
-        self.say("memory runs short: one loader worker was ended")
-        return True
-
-    def _add_guard_event(self, action: str) -> None:
+    def add_guard_event(self, action: str) -> None:
+        """Record an action with the last reading."""
         self._add_event(
             "memory_guard",
             action=action,

@@ -44,7 +44,7 @@ def check(spec: RunSpec) -> None:
             times, smaller = f" x accumulate {spec.accumulate}", "--batch-size or --accumulate"
         raise RequestError(
             f"batch_size: wanted {spec.batch_size}{times} samples for a step, found {samples:,} "
-            f"training samples in all ({spec.data}). Choose a smaller {smaller}."
+            f"training samples ({spec.data}). Choose a smaller {smaller}."
         )
     _check_shared_memory(spec, dataset.input_bytes)
     if is_store_url(spec.source):
@@ -57,8 +57,8 @@ def require_one_process(spec: RunSpec, what: str) -> None:
     """Raise RequestError if several processes are requested for what only one can do."""
     if spec.processes > 1:
         raise RequestError(
-            f"processes: {what} wants 1, found {spec.processes}. Several processes train with "
-            "`stepscope run` and `stepscope sweep`."
+            f"processes: {what} needs 1 process, found {spec.processes}. Use several with "
+            "`stepscope run` or `stepscope sweep`."
         )
 
 
@@ -71,7 +71,7 @@ def _check_model_takes(spec: RunSpec, dataset: DataSet) -> None:
     if entry.tokens is not None:
         takes, has, use = has, takes, "--data text"
     raise RequestError(
-        f"model {spec.model} takes {takes}, and the samples of {spec.data} are {has}. Use {use}."
+        f"model {spec.model} takes {takes}, but the samples of {spec.data} are {has}. Use {use}."
     )
 
 
@@ -79,8 +79,8 @@ def _check_bucket(spec: RunSpec, dataset: DataSet) -> None:
     """Raise if the object store does not hold the data set."""
     if dataset.records is None:
         raise RequestError(
-            f"source: {dataset.name} cannot be read from an object store; the data sets of small "
-            "images can, such as cifar10. Use source local or memory."
+            f"source: {dataset.name} cannot be read from an object store; small images such as "
+            "cifar10 can. Use source local or memory."
         )
     require_packages(f"reading {spec.source}", "s3", "obstore")
     require_packages(f"reading {spec.source}", "train", "PIL")
@@ -118,5 +118,5 @@ def _check_source(spec: RunSpec) -> None:
     for name, given in (("endpoint_url", spec.endpoint_url), ("access", spec.access == "stream")):
         if given:
             raise RequestError(
-                f"{name}: wants a source that is an object store, found source {spec.source}."
+                f"{name}: needs an object store as the source, found source {spec.source}."
             )

@@ -1,9 +1,8 @@
-"""The end of a run of several ranks: wait for them, merge their folders, and how the run ended."""
+"""The end of a run of several ranks: wait for them, merge their folders, return the outcome."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from stepscope.records import run_reader, schema
@@ -23,7 +22,7 @@ from stepscope.supervisor.signals import StopSignals
 _WAIT_FOR_OTHERS_S = 60.0
 _WAIT_WHEN_FAILED_S = 15.0  # the launcher stops ranks that hang only when it knows of the failure
 _WAIT_WHEN_STOPPED_S = 5.0  # the launcher does not wait for ever
-GONE = Outcome(schema.FAILED, "the process that supervised it ended without a word", 70)
+KILLED = Outcome(schema.FAILED, "its supervising process was killed", 70)
 
 
 def rank_folders(run: Path, world_size: int | None = None) -> list[Path]:
@@ -36,25 +35,22 @@ def rank_folders(run: Path, world_size: int | None = None) -> list[Path]:
 def wait_for_others(run: Path, world_size: int, own: Outcome, signals: StopSignals) -> None:
     """Wait until all ranks have closed their folders, or have had time enough to."""
     stops = signals.stops
-
-    def are_all_closed() -> bool:
-        return len(rank_folders(run, world_size)) == world_size and _are_closed(run, world_size)
-
     wait_s = _WAIT_FOR_OTHERS_S if own.status == schema.COMPLETED else _WAIT_WHEN_FAILED_S
     if own.asked_to_stop:
         wait_s = _WAIT_WHEN_STOPPED_S
-    _wait(lambda: are_all_closed() or signals.stops > stops, wait_s)
-    _wait(are_all_closed, _WAIT_WHEN_STOPPED_S if signals.stops > stops else 0.0)
+    until = time.monotonic() + wait_s
+    while len(rank_folders(run, world_size)) < world_size or not _are_closed(run, world_size):
+        if signals.stops > stops:
+            stops, until = signals.stops, time.monotonic() + _WAIT_WHEN_STOPPED_S
+        if time.monotonic() > until:
+            return
+        time.sleep(0.1)
 
 
 def wait_for_rest(run: Path, world_size: int) -> None:
     """Wait until no rank is open: those of a launcher that was killed die a moment after it."""
-    _wait(lambda: _are_closed(run, world_size), _WAIT_WHEN_STOPPED_S)
-
-
-def _wait(happened: Callable[[], bool], wait_s: float) -> None:
-    until = time.monotonic() + wait_s
-    while not happened() and time.monotonic() < until:
+    until = time.monotonic() + _WAIT_WHEN_STOPPED_S
+    while not _are_closed(run, world_size) and time.monotonic() < until:
         time.sleep(0.1)
 
 
@@ -66,17 +62,20 @@ def _are_closed(run: Path, world_size: int) -> bool:
     )
 
 
-def merge_ranks(top: RunFolder, world_size: int, gone: Outcome = GONE) -> list[run_reader.Run]:
+def merge_ranks(top: RunFolder, world_size: int, outcome: Outcome = KILLED) -> list[run_reader.Run]:
     """Write the run's own tables from those of its ranks; return the ranks that took part last.
 
-    Open folders that no process holds are closed with the outcome `gone`.
+    Open folders that no process holds are closed with the outcome `outcome`.
     """
     for path in rank_folders(top.path, world_size):
         rank = RunFolder(path)
         # Not known to be held, on a file system without locks: it was waited for.
         if run_reader.load_run(path).status == schema.RUNNING and not rank.is_held():
             rank.close(
-                status=gone.status, reason=gone.reason, exit_code=gone.exit_code, process=None
+                status=outcome.status,
+                reason=outcome.reason,
+                exit_code=outcome.exit_code,
+                process=None,
             )
     ranks = [run_reader.load_run(path) for path in rank_folders(top.path, world_size)]
     if ranks and ranks[0].path.name == "0":
@@ -117,11 +116,11 @@ def failed_peer(run: Path, rank: int, world_size: int) -> str | None:
         if other == rank:
             continue
         if other not in folders:
-            return f"rank {other} ended before it had a folder"
+            return f"rank {other} ended before it created its folder"
         info = run_reader.load_run(folders[other]).info
         has_failed = info["status"] in (schema.FAILED, schema.OUT_OF_MEMORY)
-        was_begun = info["status"] == schema.RUNNING and info.get("process")
-        if has_failed or (was_begun and RunFolder(folders[other]).is_held() is False):
+        was_started = info["status"] == schema.RUNNING and info.get("process")
+        if has_failed or (was_started and RunFolder(folders[other]).is_held() is False):
             return f"rank {other} failed"
     return None
 
@@ -148,7 +147,9 @@ def _outcome(ranks: list[run_reader.Run], world_size: int) -> Outcome:
     if not unfinished and len(ranks) == world_size:
         return Outcome(schema.COMPLETED, ranks[0].info["reason"], 0)
     if not unfinished:
-        return Outcome(schema.FAILED, f"{world_size} ranks were wanted, {len(ranks)} left a folder")
+        return Outcome(
+            schema.FAILED, f"wanted {world_size} ranks, found the folders of {len(ranks)}"
+        )
     cause = min(unfinished, key=_distance_from_cause)
     reason = cause.info["reason"]
     alike = len(ranks) > 1 and all(run.info["reason"] == reason for run in ranks)

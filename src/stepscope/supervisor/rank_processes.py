@@ -1,14 +1,11 @@
 """The ranks of one training: how several are started, and the supervising parent of each.
 
 Each rank has its own supervising parent and its own run folder, `ranks/<n>/`. For `stepscope run
---processes N` the parent is `python -m stepscope.supervisor.rank_processes RUN`; that of rank 0
-forwards the messages of its training to the parent of the run. `supervisor.rank_merge` combines the
-ranks' tables into the run's.
+--processes N` the parent is `python -m stepscope.supervisor.rank_processes RUN`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -37,18 +34,10 @@ from stepscope.supervisor.child_supervisor import (
 )
 from stepscope.supervisor.rank_tables import GrowingTables
 from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
-from stepscope.supervisor.train_child import (
-    TrainingProcess,
-    start_training,
-    stop_training,
-    training_outcome,
-)
+from stepscope.supervisor.train_child import TrainingProcess, start_training, training_outcome
 from stepscope.supervisor.warm_start import ChildProcess
 
-# --- All ranks, as the parent of the run sees them: `stepscope run --processes N`
-
-
-_CUT_OFF = Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
+_CUT_OFF = Outcome(schema.INTERRUPTED, "stopped before a checkpoint could be written", 130)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,29 +52,24 @@ class RankProcesses(SupervisedProcess):
     def start(self, messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
         """Start torchrun, which starts the ranks."""
         launcher = [sys.executable, "-m", "stepscope.processes.torchrun_launcher"]
-        torchrun = ["--parent", str(os.getpid()), "--standalone"]
+        torchrun = [str(os.getpid()), "--standalone"]
         torchrun += ["--nproc-per-node", str(self.spec.processes)]
         rank = ["-m", "stepscope.supervisor.rank_processes", str(self.folder.path.resolve())]
-        rank += ["--messages", str(messages), "--origin-ns", str(origin_ns)]
-        rank += ["--options", self.options.to_json()]
+        rank += [str(messages), str(origin_ns), self.options.to_json()]
         threads = self.spec.threads or max(1, (usable_cpus() or 1) // self.spec.processes)
         environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         command = [*launcher, *torchrun, *rank]
         return start_training(command, messages, self.memory_limit, environment)
 
-    def stop(self, child: ChildProcess, number: int, before: int) -> None:
-        """Ask all ranks to stop after the same step; kill them the second time."""
-        stop_training(child, before)
-
     def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
         """Merge the ranks' folders and return how the run ended."""
         world_size = self.spec.processes
         rank_merge.wait_for_rest(self.folder.path, world_size)
-        gone = _CUT_OFF if watch.signals.stops > 1 else rank_merge.GONE
-        ranks = rank_merge.merge_ranks(self.folder, world_size, gone)
+        killed = _CUT_OFF if watch.signals.stops > 1 else rank_merge.KILLED
+        ranks = rank_merge.merge_ranks(self.folder, world_size, killed)
         outcome = rank_merge.outcome_of(ranks, world_size)
-        asked_for_memory = watch.memory.asked and not watch.signals.stops
-        if outcome is not None and asked_for_memory and outcome.status == schema.INTERRUPTED:
+        memory_is_short = watch.memory.stop_requested and not watch.signals.stops
+        if outcome is not None and memory_is_short and outcome.status == schema.INTERRUPTED:
             # Torch forwards the request to stop without its reason.
             outcome = replace(outcome, status=schema.OUT_OF_MEMORY) if watch.ready else None
         watch.outcome = outcome
@@ -93,21 +77,15 @@ class RankProcesses(SupervisedProcess):
 
     def on_sample(self) -> None:
         """Write the steps that all ranks have made into the run's tables."""
-        self.tables.look()
+        self.tables.update()
 
 
-# --- One rank
-
-
-_TIME_TO_NOTICE_S = 5.0  # for a training whose peer is gone to find that out by itself
+_TIME_TO_NOTICE_S = 5.0  # for a training to notice that its peer has exited
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One of several processes of a run: its rank, the run's folder, and what it is to train.
-
-    Under a user's torchrun, rank 0 also looks after the run's tables, `on_sample`.
-    """
+    """One of several processes of a run: its rank, the run's folder, and what it trains."""
 
     info: RankInfo
     run: Path
@@ -128,11 +106,8 @@ class RankTraining(TrainingProcess):
     rank: Rank
 
     def stop(self, child: ChildProcess, number: int, before: int) -> None:
-        """Ask it to stop; kill it after seconds if it may be waiting for a peer that is gone.
-
-        Until it is ready it has nothing to save, and while it waits for others it cannot answer.
-        """
-        stop_training(child, before)
+        """Ask it to stop; kill it after seconds if it may be waiting for a peer that has exited."""
+        super().stop(child, number, before)
         if before > 0:
             return
         is_ready = "distributed" in self.folder.read_info()["environment"]
@@ -146,7 +121,7 @@ class RankTraining(TrainingProcess):
         outcome = training_outcome(watch, returncode)
         peer = self.rank.failed_peer()
         if outcome.status == schema.INTERRUPTED and peer is not None:
-            reason = f"{peer}, and all ranks were ended with it"
+            reason = f"{peer}, which ended all ranks"
             watch.folder.add_event(schema.PEER_LOST, seconds(now_ns() - watch.sampler.origin_ns))
             outcome = replace(outcome, status=schema.FAILED, reason=reason, exit_code=5)
         # Before the folder is closed: others read the exit code of a closed one.
@@ -154,25 +129,22 @@ class RankTraining(TrainingProcess):
         return outcome
 
     def on_sample(self) -> None:
-        """Look after the run, if this rank does."""
+        """Update the run's tables, if this rank does."""
         self.rank.on_sample()
 
 
 def run_rank(
     rank: Rank, listener: RunListener, origin_ns: int | None = None
 ) -> tuple[Path, Outcome]:
-    """Train one rank in its folder: a new one, or the one from before a stop.
-
-    `origin_ns` is the run's origin on this machine's clock, if the run has one.
-    """
-    number, asked = rank.info.rank, rank.spec.model_dump(mode="json")
+    """Train one rank in its folder: a new one, or the one from before a stop."""
+    number, spec = rank.info.rank, rank.spec.model_dump(mode="json")
     path = rank.run / schema.RANKS / str(number)
     resumed, elapsed_s = None, lived_s(run_reader.load_run(rank.run))
     if (path / schema.RUN).is_file():
         made, before = run_folder.RunFolder(path), run_reader.load_run(path)
         resumed, elapsed_s = before.status, max(elapsed_s, lived_s(before))
     else:
-        made = run_folder.create_rank(rank.run, number, "run", asked)
+        made = run_folder.create_rank(rank.run, number, "run", spec)
     if origin_ns is not None:
         elapsed_s = seconds(now_ns() - origin_ns)
     training = RankTraining(
@@ -188,7 +160,7 @@ def run_rank(
         listener,
         elapsed_s=elapsed_s,
         resumed=resumed,
-        fields={"spec": asked, "exit_code": None},
+        fields={"spec": spec, "exit_code": None},
     )
     return path, outcome
 
@@ -210,29 +182,24 @@ class RankListener:
         print(f"rank {self.rank}: {line}", flush=True)
 
     def stopping(self) -> None:
-        """Show nothing: the parent of the run has."""
+        """Show nothing: the parent of the run does."""
 
 
 def main(argv: list[str]) -> int:
     """Train as the rank that torchrun's variables name, in the run that the arguments name."""
-    parser = argparse.ArgumentParser(prog="stepscope.supervisor.rank_processes")
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--messages", type=int, required=True)
-    parser.add_argument("--origin-ns", type=int, required=True)
-    parser.add_argument("--options", type=ProcessOptions.from_json, required=True)
-    args = parser.parse_args(argv)
+    run, number, origin, options = argv
     launcher = os.getppid()
     die_with_parent(launcher)
     info = find_rank()
     assert info is not None, "the launcher starts two or more"
-    # Torch hands on no descriptors. Without such a file (not Linux) the run shows no progress.
-    pipe = Path(f"/proc/{launcher}/fd/{args.messages}")
+    # Torch passes on no descriptors. Without such a file (not Linux) the run shows no progress.
+    pipe = Path(f"/proc/{launcher}/fd/{number}")
     messages = None
     if info.rank == 0 and pipe.exists():
         messages = pipe.open("w", encoding="utf-8", buffering=1)
-    spec = validate(run_reader.load_run(args.run).spec)
-    rank = Rank(info, args.run, spec, args.options)
-    _, outcome = run_rank(rank, RankListener(info.rank, messages), args.origin_ns)
+    spec = validate(run_reader.load_run(Path(run)).spec)
+    rank = Rank(info, Path(run), spec, ProcessOptions.from_json(options))
+    _, outcome = run_rank(rank, RankListener(info.rank, messages), int(origin))
     return outcome.exit_code
 
 

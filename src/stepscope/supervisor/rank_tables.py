@@ -165,9 +165,6 @@ def _write_rows(file: Path, rows: Iterable[Row], columns: Sequence[str]) -> None
     write_atomically(file, ["\n".join(lines).encode()])
 
 
-# --- While the ranks train
-
-
 _LAST_BYTES = 8192  # more than a row has
 
 
@@ -182,8 +179,8 @@ class GrowingTables:
     _sums: defaultdict[Progress, RowSum] = field(default_factory=lambda: defaultdict(RowSum))
     _epochs: list[tuple[int, int]] = field(default_factory=list)
 
-    def look(self) -> None:
-        """Write the rows that all ranks have made since the last look."""
+    def update(self) -> None:
+        """Write the rows that all ranks have finished since the last update."""
         ranks = [self.run / schema.RANKS / str(rank) for rank in range(self.world_size)]
         if all((rank / schema.RUN).is_file() for rank in ranks):
             self._grow_steps([rank / schema.STEPS for rank in ranks])

@@ -18,56 +18,51 @@ from stepscope.supervisor.signals import STOP_SIGNALS, handling
 
 
 def parse_requirements(text: str | None) -> dict[str, str]:
-    """Parse conditions such as `power_mode=MAXN,governor=performance`.
-
-    Raises:
-        RequestError: a name is unknown, named twice, or has no value.
-    """
+    """Parse conditions such as `power_mode=MAXN,governor=performance`."""
     wanted: dict[str, str] = {}
-    for part in (text or "").split(","):
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not name and not equals and not value:
-            continue
-        if not equals or not value:
+    for part in filter(None, (part.strip() for part in (text or "").split(","))):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if not value:
             raise RequestError(
-                f"require: wanted NAME=VALUE, found {part.strip()!r}. Like governor=performance."
+                f"require: wanted NAME=VALUE such as governor=performance, found {part!r}."
             )
         name = name.replace("-", "_").lower()
         if name not in CONDITIONS:
-            raise RequestError(f"require: no condition is {name!r}.{nearest(name, CONDITIONS)}")
+            raise RequestError(f"require: unknown condition {name!r}.{nearest(name, CONDITIONS)}")
         if name in wanted:
-            raise RequestError(f"require: {name} stands there twice. Name it once.")
+            raise RequestError(f"require: {name} is named twice. Name it once.")
         wanted[name] = value
     if text is not None and not wanted:
         raise RequestError(
-            f"require: wanted conditions such as governor=performance, found {text!r}. "
-            "Name one, or leave it out."
+            f"require: wanted NAME=VALUE, found {text!r}. Name one, or leave it out."
         )
     return wanted
 
 
 def check_requirements(text: str | None, root: Path) -> None:
-    """Raise if the machine does not meet the requirements.
-
-    Raises:
-        MachineError: it is not; all that differs is named.
-        RequestError: the requirement cannot be read.
-    """
+    """Raise MachineError if the machine does not meet the requirements; name all that differ."""
     unmet, can_be_set = [], True
     for name, value in parse_requirements(text).items():
         found = CONDITIONS[name](root)
         if found.value is None:
-            unmet.append(f"{name}={value}, which this machine cannot tell: {found.reason}")
+            unmet.append(f"{name}={value}, unknown on this machine: {found.reason}")
             can_be_set = False
-        elif not _same(name, value, found.value, root):
-            unmet.append(f"{name}={value}, found {found.value}{_choices(name, root)}")
+            continue
+        is_met, choices = value.lower() == found.value.lower(), ""
+        if name == "power_mode":
+            if known := power_modes(root).values():
+                choices = f" (this machine has {', '.join(known)})"
+            if number_of(value, root) is not None:
+                is_met = number_of(value, root) == number_of(found.value, root)
+        if not is_met:
+            unmet.append(f"{name}={value}, found {found.value}{choices}")
             can_be_set = can_be_set and name in KNOBS
     if unmet:
-        what_to_do = "Leave out what cannot be had here, or run it elsewhere."
+        what_to_do = "Leave out what this machine does not have, or use another machine."
         if can_be_set:
             what_to_do = (
                 f'As root: stepscope doctor --apply --require "{text}", or run --prepare, which '
-                "puts back what was."
+                "restores the settings afterwards."
             )
         raise MachineError(f"require: wanted {'; '.join(unmet)}. {what_to_do}")
 
@@ -84,16 +79,13 @@ def wanted_conditions(require: str | None, root: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def prepared(wanted: Mapping[str, str], root: Path) -> Iterator[list[MachineChange]]:
-    """Set conditions, and restore the previous ones however this ends.
+    """Set conditions, and restore the previous ones however this ends, also after a signal."""
 
-    A signal that would end the process is raised as Interrupted, so that conditions are restored
-    then too. Signals are ignored meanwhile.
+    def interrupt(number: int, _: FrameType | None) -> None:
+        raise Interrupted(f"interrupted by {signal.Signals(number).name}")
 
-    Raises:
-        MachineError: something cannot be set, or cannot be put back.
-    """
     planned = changes(wanted, root)
-    with handling(dict.fromkeys(STOP_SIGNALS, _interrupt)):
+    with handling(dict.fromkeys(STOP_SIGNALS, interrupt)):
         apply(planned, root)
         try:
             yield planned
@@ -101,18 +93,3 @@ def prepared(wanted: Mapping[str, str], root: Path) -> Iterator[list[MachineChan
             if planned:
                 with handling(dict.fromkeys(STOP_SIGNALS, signal.SIG_IGN)):
                     restore(root)
-
-
-def _interrupt(number: int, _: FrameType | None) -> None:
-    raise Interrupted(f"interrupted by {signal.Signals(number).name}")
-
-
-def _same(name: str, wanted: str, found: str, root: Path) -> bool:
-    if name == "power_mode" and number_of(wanted, root) is not None:
-        return number_of(wanted, root) == number_of(found, root)
-    return wanted.lower() == found.lower()
-
-
-def _choices(name: str, root: Path) -> str:
-    known = list(power_modes(root).values()) if name == "power_mode" else []
-    return f" (this machine has {', '.join(known)})" if known else ""

@@ -11,7 +11,7 @@ from stepscope.hardware.conditions import describe_conditions, describe_end
 from stepscope.hardware.host import describe_host
 from stepscope.hardware.procfs import system_root
 from stepscope.records import run_folder, run_reader, schema
-from stepscope.records.types import Environment, RunRecord, Summary
+from stepscope.records.types import Environment, Summary
 from stepscope.supervisor.child_supervisor import (
     Outcome,
     RunListener,
@@ -50,9 +50,15 @@ def run_to_end(
             environment=environment,
         )
         try:
-            energy = supervised.reads_energy and _asks_for_energy(before)
+            spec = before["spec"]
+            reads_energy = spec.get("energy") != "off" and not spec.get("rank")
             outcome = supervise(
-                made, supervised, listener, signals, elapsed_s=elapsed_s, energy=energy
+                made,
+                supervised,
+                listener,
+                signals,
+                elapsed_s=elapsed_s,
+                energy=supervised.reads_energy and before["kind"] != "trial" and reads_energy,
             )
             if outcome.traceback is not None:
                 made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
@@ -81,12 +87,6 @@ def lived_s(run: run_reader.Run) -> float:
     ends += run.telemetry["time_s"][-1:]
     ends += [float(event.get("time_s", 0.0)) for event in run.events]
     return max(ends)
-
-
-def _asks_for_energy(info: RunRecord) -> bool:
-    """Return whether to read energy sensors: rank 0 does, temporary trials do not."""
-    spec = info["spec"]
-    return info["kind"] != "trial" and spec.get("energy") != "off" and not spec.get("rank")
 
 
 def _measured(run: run_reader.Run, outcome: Outcome, earlier: Summary) -> Measured:
@@ -121,6 +121,5 @@ def _measured(run: run_reader.Run, outcome: Outcome, earlier: Summary) -> Measur
     )
 
 
-def _larger(one: int | None, other: int | None) -> int | None:
-    known = [value for value in (one, other) if value is not None]
-    return max(known) if known else None
+def _larger(*values: int | None) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,7 +1,7 @@
 """Run a user's script as `python` would, under supervision: `stepscope trace`.
 
 The script shares the terminal and the process group of its parent, so Ctrl-C, Ctrl-Z, input and
-output work as without stepscope. Its exit code becomes ours.
+output work as without stepscope.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from stepscope.supervisor.warm_start import ChildProcess
 _AUTOSTART = Path(trace_package.__path__[0]).resolve() / "autostart"
 _SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "credential")
 NO_STEP = (
-    "the script ended, and no training step was seen in it: no step of a torch optimiser in its "
-    "main thread. Training in another thread, or in a process that it starts, is not watched."
+    "the script ended without a training step: its main thread took no step of a torch optimiser. "
+    "Training in other threads or processes is not traced."
 )
 END_NOT_SEEN = (
-    "the script ended, and its end was not seen: it became another program (exec), was ended by a "
-    "library, or closed all files. What was recorded until then is kept."
+    "the end of the script was not seen: it called exec, a library ended it, or it closed all "
+    "files. The recording up to then is kept."
 )
 
 
@@ -59,7 +59,7 @@ class TraceRequest:
 
     @property
     def run_name(self) -> str:
-        """The name asked for, or the script's."""
+        """The name given, or the script's."""
         return self.name or self.module or Path(self.script or "script").resolve().stem
 
     @property
@@ -74,14 +74,14 @@ class TraceRequest:
 
 
 class ScriptListener:
-    """Shows warnings of ours alone: the script has the terminal to itself."""
+    """Shows our warnings only: the script writes to the terminal itself."""
 
     def message(self, message: RunMessage) -> None:
         """Show nothing."""
 
     def output(self, line: str) -> None:
-        """Show a warning of ours: the script's own output does not go through us."""
-        with contextlib.suppress(OSError):  # nobody may be there to read it
+        """Show a warning."""
+        with contextlib.suppress(OSError):  # standard error may be closed
             print(line, file=sys.stderr)
 
     def stopping(self) -> None:
@@ -90,17 +90,22 @@ class ScriptListener:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedScript(SupervisedProcess):
-    """A user's script in our session, on our terminal; `look_at_run` goes with each sample."""
+    """A user's script in our session, on our terminal; `update_run` goes with each sample."""
 
     request: TraceRequest
     path: Path
     output_to_stderr: bool
-    look_at_run: Callable[[], None] = lambda: None
+    update_run: Callable[[], None] = lambda: None
     own_session: bool = False
 
     def start(self, messages: int, origin_ns: int) -> ChildProcess:
         """Start it with the hooks in its environment."""
-        return _start(self.request, self.path, self.output_to_stderr, messages, origin_ns)
+        return subprocess.Popen(
+            [sys.executable, *self.request.command],
+            stdout=2 if self.output_to_stderr else None,
+            pass_fds=[messages],
+            env=environment_for(self.request, self.path, messages, origin_ns),
+        )
 
     def stop(self, child: ChildProcess, number: int, before: int) -> None:
         """Forward a signal, unless the terminal has already sent it."""
@@ -112,8 +117,8 @@ class TracedScript(SupervisedProcess):
         return script_outcome(watch, returncode)
 
     def on_sample(self) -> None:
-        """Look at the run of which it is a rank."""
-        self.look_at_run()
+        """Update the tables of the run of which it is a rank."""
+        self.update_run()
 
 
 def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outcome]:
@@ -121,12 +126,12 @@ def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outco
     check_script(request)
     spec = spec_of(request)
 
-    def run(made: run_folder.RunFolder, look_at_run: Callable[[], None] = lambda: None) -> Outcome:
+    def run(made: run_folder.RunFolder, update_run: Callable[[], None] = lambda: None) -> Outcome:
         script = TracedScript(
             request=request,
             path=made.path.resolve(),
             output_to_stderr=output_to_stderr,
-            look_at_run=look_at_run,
+            update_run=update_run,
         )
         return run_to_end(made, script, ScriptListener())
 
@@ -149,11 +154,7 @@ def spec_of(request: TraceRequest) -> RecordedSpec:
 
 
 def check_script(request: TraceRequest) -> None:
-    """Raise if the script does not exist or cannot be read.
-
-    Raises:
-        RequestError: it cannot be found or read.
-    """
+    """Raise RequestError if the script does not exist or cannot be read."""
     if request.module is not None:
         return
     script = Path(request.script or "")
@@ -162,7 +163,7 @@ def check_script(request: TraceRequest) -> None:
             f"no such script: {request.script}. Give the path of a Python file, or -m MODULE."
         )
     if script.is_dir() and not (script / "__main__.py").is_file():
-        raise RequestError(f"{request.script} is a directory without a __main__.py.")
+        raise RequestError(f"{request.script} is a folder without a __main__.py.")
     if not os.access(script, os.R_OK):
         raise RequestError(f"cannot read {request.script}: permission denied.")
 
@@ -179,17 +180,6 @@ def hide_secrets(arguments: tuple[str, ...]) -> list[str]:
             hidden.append(f"{name}=***" if secret and equals else argument)
         hide_next = secret and not equals
     return hidden
-
-
-def _start(
-    request: TraceRequest, path: Path, output_to_stderr: bool, messages: int, origin_ns: int
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, *request.command],
-        stdout=2 if output_to_stderr else None,
-        pass_fds=[messages],
-        env=environment_for(request, path, messages, origin_ns),
-    )
 
 
 def environment_for(
@@ -246,7 +236,7 @@ def script_outcome(watch: ChildWatch, returncode: int) -> Outcome:
     if failure is not None and outcome.exit_code == 0:
         error = watch.recording_error
         outcome.status = schema.FAILED
-        outcome.reason = f"the script ended well, but it could not be watched to its end: {failure}"
+        outcome.reason = f"the script completed, but the recording stopped early: {failure}"
         outcome.exit_code = state["exit_code"] if error is None else error.exit_code
     elif outcome.exit_code == 0 and watch.final_state is None:
         outcome.reason, outcome.exit_code = END_NOT_SEEN, 1
@@ -256,26 +246,23 @@ def script_outcome(watch: ChildWatch, returncode: int) -> Outcome:
 
 
 def _exit_outcome(watch: ChildWatch, returncode: int) -> Outcome:
-    raised = watch.raised
+    raised = watch.raised or ""
     if returncode == 0:
         return Outcome(schema.COMPLETED, None, 0)
-    stopped = watch.signals.stops > 0
-    if returncode == -signal.SIGINT or (raised or "").startswith("KeyboardInterrupt"):
+    if returncode == -signal.SIGINT or raised.startswith("KeyboardInterrupt"):
         return Outcome(schema.INTERRUPTED, "the script was interrupted", 130)
-    if stopped and (returncode < 0 or returncode in (130, 143)):
-        return Outcome(schema.INTERRUPTED, "the script was told to stop", 130)
+    if watch.signals.stops > 0 and (returncode < 0 or returncode in (130, 143)):
+        return Outcome(schema.INTERRUPTED, "the script was stopped on request", 130)
     if returncode < 0:
         if returncode == -signal.SIGKILL and watch.memory.kernel_killed():
-            reason = "the kernel killed the script for want of memory"
-            return Outcome(schema.OUT_OF_MEMORY, reason, 4)
+            return Outcome(schema.OUT_OF_MEMORY, "the kernel killed the script: out of memory", 4)
         name = signal.Signals(-returncode).name
-        return Outcome(schema.FAILED, f"the script was ended by {name}", 128 - returncode)
-    if raised is not None and (
-        any(word in raised for word in _OUT_OF_MEMORY)
-        or ("DataLoader worker" in raised and watch.memory.kernel_killed())
+        return Outcome(schema.FAILED, f"{name} ended the script", 128 - returncode)
+    if any(phrase in raised for phrase in _OUT_OF_MEMORY) or (
+        "DataLoader worker" in raised and watch.memory.kernel_killed()
     ):
         return Outcome(schema.OUT_OF_MEMORY, raised, returncode)
-    reason = f"the script ended with exit code {returncode}"
+    reason = f"the script exited with code {returncode}"
     return Outcome(schema.FAILED, raised or reason, returncode)
 
 

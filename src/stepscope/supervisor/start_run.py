@@ -10,7 +10,7 @@ from stepscope.hardware.process import find_rank
 from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import run_folder, run_reader, schema
 from stepscope.settings import RunSpec
-from stepscope.settings.load_settings import validate, with_changes
+from stepscope.settings.load_settings import with_changes
 from stepscope.supervisor import preflight
 from stepscope.supervisor.child_supervisor import Outcome, RunListener, SupervisedProcess
 from stepscope.supervisor.memory_guard import MemoryLimit, holding
@@ -31,8 +31,8 @@ def start(
 ) -> tuple[Path, Outcome]:
     """Create a run folder, train in it and close it; return the folder and how the run ended.
 
-    A run of kind `load` only drives the data loader. `force` starts even if the forecast exceeds
-    the available memory; `watchdog` enforces a memory limit without a control group.
+    A run of kind `load` only drives the data loader. `force` ignores the memory forecast;
+    `watchdog` enforces a memory limit without a control group.
     """
     rank = find_rank()
     if rank is not None:
@@ -53,29 +53,24 @@ def start(
 def resume(
     path: Path, listener: RunListener, *, processes: int | None = None
 ) -> tuple[Path, Outcome]:
-    """Continue a run from its checkpoint, or from the beginning if it has none.
-
-    The number of processes may differ from before.
-    """
+    """Continue a run from its checkpoint, or from the beginning if it has none."""
     run = run_reader.load_run(path)
     if run.info.get("kind") not in get_args(Kind):
-        raise RequestError(f"{run.path} is a {run.info.get('kind')}, and only a run can go on.")
+        raise RequestError(f"{run.path} is a {run.info.get('kind')}; only a run can be resumed.")
     if run.status == schema.COMPLETED:
         return run.path, Outcome(schema.COMPLETED, None, 0)
-    where, rank = f"{run.path / schema.RUN}: ", find_rank()
+    rank = find_rank()
     if processes is None and rank is not None:
         processes = rank.world_size
-    if processes is None:
-        spec = validate(run.spec, where=where)
-    else:
-        spec = with_changes(run.spec, {"processes": processes}, where)
+    changes = {} if processes is None else {"processes": processes}
+    spec = with_changes(run.spec, changes, f"{run.path / schema.RUN}: ")
     if rank is not None:
         from stepscope.supervisor import torchrun
 
         spec = torchrun.spec_under_torchrun(rank, spec)
-        preflight.check(spec)
-        return torchrun.train_rank(rank, run.path, spec, listener)
     preflight.check(spec)
+    if rank is not None:
+        return torchrun.train_rank(rank, run.path, spec, listener)
     made = run_folder.RunFolder(run.path)
     with holding(spec.memory_limit) as limit:
         outcome = run_to_end(

@@ -1,7 +1,4 @@
-"""A run under a user's torchrun, where each process is a rank of the run.
-
-Rank 0 creates the folder of the run, and the other ranks learn its path through files beside it.
-"""
+"""A run under a user's torchrun, where each process is a rank of the run."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.errors import RequestError
@@ -29,18 +27,15 @@ from stepscope.supervisor.rank_processes import Rank, run_rank
 from stepscope.supervisor.rank_tables import GrowingTables
 from stepscope.supervisor.signals import StopSignals, stop_signals
 
-# --- The folder of the run
-
-
 _WAIT_FOR_FOLDER_S = 120.0
 _LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
 class FolderRendezvous:
-    """Where ranks learn the folder of their run, which rank 0 makes.
+    """Files in `out` through which ranks learn the folder of their run, which rank 0 creates.
 
-    A run that `survives_restart` is found again after one; otherwise each start makes its own.
+    A run that `survives_restart` is found again after one; otherwise each start creates its own.
     """
 
     rank: RankInfo
@@ -48,7 +43,7 @@ class FolderRendezvous:
     survives_restart: bool = False
 
     def find_run(self, make: Callable[[], Path]) -> Path:
-        """Return the folder of the run: rank 0 makes it, the others ask for it."""
+        """Return the folder of the run: rank 0 creates it, the others ask for it."""
         if self.rank.rank != 0:
             return self._ask()
         run = _read(self.note) if self.survives_restart and self.rank.restarts > 0 else None
@@ -70,17 +65,14 @@ class FolderRendezvous:
         start = "" if self.survives_restart else f"-{self.rank.restarts}"
         return self.out / f".rendezvous-{self.rank.run_id}{start}"
 
-    def _question(self, name: str) -> Path:
-        return self.note.with_name(f"{self.note.name}.ask-{name}")
-
-    def _answer_to(self, name: str) -> Path:
-        return self.note.with_name(f"{self.note.name}.answer-{name}")
+    def _file(self, kind: Literal["ask", "answer"], name: str) -> Path:
+        return self.note.with_name(f"{self.note.name}.{kind}-{name}")
 
     def _ask(self) -> Path:
         """Ask rank 0 with a new file name: an old answer is another process's."""
         rank = self.rank.rank
         name = f"{rank}-{uuid.uuid4().hex}"
-        question, answer = self._question(name), self._answer_to(name)
+        question, answer = self._file("ask", name), self._file("answer", name)
         try:
             self.out.mkdir(parents=True, exist_ok=True)
             question.touch()
@@ -110,15 +102,16 @@ class FolderRendezvous:
         """
         answers: dict[str, list[Path]] = {str(rank): [] for rank in range(1, self.rank.world_size)}
         while answers:
-            # A shared folder may be out of reach for a moment: it is looked at again.
+            # A shared folder may be unreachable for a moment: try again.
             with contextlib.suppress(OSError):
                 if not self.note.exists():  # removed by `forget`: the training is over
                     return
-                for question in self.out.glob(self._question("*").name):
+                for question in self.out.glob(self._file("ask", "*").name):
                     name = question.name.rpartition(".ask-")[2]
-                    _write(self._answer_to(name), run)
+                    answer = self._file("answer", name)
+                    _write(answer, run)
                     question.unlink(missing_ok=True)
-                    answers.get(name.partition("-")[0], []).append(self._answer_to(name))
+                    answers.get(name.partition("-")[0], []).append(answer)
                 for rank in list(answers):
                     if not all(answer.exists() for answer in answers[rank]):
                         del answers[rank]
@@ -141,24 +134,17 @@ def _read(file: Path) -> Path | None:
     return run if (run / schema.RUN).is_file() else None
 
 
-# --- A training of ours
-
-
 def spec_under_torchrun(rank: RankInfo, spec: RunSpec) -> RunSpec:
-    """Return the settings for as many processes as torchrun has started.
-
-    Raises:
-        RequestError: they ask for another number, or for what only `--processes` can do.
-    """
+    """Return the settings for as many processes as torchrun has started."""
     if spec.processes not in (1, rank.world_size):
         raise RequestError(
-            f"processes: {spec.processes} was asked for, and torchrun has started "
-            f"{rank.world_size}. Leave --processes out under torchrun."
+            f"processes: wanted {spec.processes}, but torchrun started {rank.world_size}. "
+            "Leave out --processes under torchrun."
         )
     if spec.memory_limit is not None:
         raise RequestError(
-            "memory_limit: it is for the whole run, and under torchrun each process is supervised "
-            "apart. Use `stepscope run --processes` instead of torchrun."
+            "memory_limit: not available under torchrun, where each process has its own "
+            "supervisor. Use `stepscope run --processes` instead."
         )
     return with_changes(spec.model_dump(mode="json"), {"processes": rank.world_size})
 
@@ -172,26 +158,28 @@ def train_rank(
     force: bool = False,
 ) -> tuple[Path, Outcome]:
     """Train one rank of a run: a new run, or `run`; rank 0 also closes the run as a whole."""
-    out, asked = Path(spec.out), spec.model_dump(mode="json")
+    out, settings = Path(spec.out), spec.model_dump(mode="json")
     rendezvous = FolderRendezvous(info, out, survives_restart=True)
     is_new = run is None
     if run is None:
-        run = rendezvous.find_run(lambda: run_folder.create(out, spec.run_name, "run", asked).path)
+        run = rendezvous.find_run(
+            lambda: run_folder.create(out, spec.run_name, "run", settings).path
+        )
     launcher = Launcher(listener.output)
-    rank = Rank(info, run, spec, ProcessOptions(force=force), on_sample=launcher.look)
+    rank = Rank(info, run, spec, ProcessOptions(force=force), on_sample=launcher.check)
     if info.rank != 0:
         return run_rank(rank, listener)
     tables = GrowingTables(run, info.world_size)
 
-    def look() -> None:
-        launcher.look()
-        tables.look()
+    def on_sample() -> None:
+        launcher.check()
+        tables.update()
 
-    rank = replace(rank, reads_energy=True, on_sample=look)
+    rank = replace(rank, reads_energy=True, on_sample=on_sample)
     top = run_folder.RunFolder(run)
     # The launcher stops rank 0 when another one fails: it still closes the run.
     with top.held(), stop_signals(pausing=False) as signals:
-        top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=asked)
+        top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=settings)
         try:
             own, outcome = run_rank(rank, listener)
             ended = close_run(info, run, own, outcome, signals)
@@ -206,24 +194,18 @@ def train_rank(
 
 @dataclass
 class Launcher:
-    """The launcher of this rank. If it is killed, the rank stops itself.
+    """The launcher of this rank. If it is killed, the rank asks all ranks to stop."""
 
-    It asks all ranks to stop after the same step, and so ends those of other machines too.
-    """
-
-    say: Callable[[str], None]
+    print_line: Callable[[str], None]
     process: int = field(default_factory=os.getppid)
-    is_gone: bool = False
+    has_ended: bool = False
 
-    def look(self) -> None:
-        """Stop once when it is gone."""
-        if not self.is_gone and os.getppid() != self.process:
-            self.is_gone = True
-            self.say("the launcher is gone: stopping after this step")
+    def check(self) -> None:
+        """Request a stop, once, if the launcher has ended."""
+        if not self.has_ended and os.getppid() != self.process:
+            self.has_ended = True
+            self.print_line("the launcher has ended: stopping after this step")
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-# --- A traced script
 
 
 def trace_rank(
@@ -240,15 +222,12 @@ def trace_rank(
     with stop_signals(pausing=False) as signals:
         if rank.rank != 0:
             return made.path, run(made, lambda: None)
-        outcome = run(made, GrowingTables(top, rank.world_size).look)
+        outcome = run(made, GrowingTables(top, rank.world_size).update)
         try:
             close_run(rank, top, made.path, outcome, signals)
         finally:
             rendezvous.forget()
     return top, outcome
-
-
-# --- The end of the run
 
 
 def close_run(

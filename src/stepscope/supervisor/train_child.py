@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import schema
 from stepscope.records.run_folder import RunFolder
-from stepscope.records.types import MemoryForecast, RemedyRecord, TrainingResult
+from stepscope.records.types import MemoryForecast, TrainingResult
 from stepscope.settings.load_settings import as_flags
 from stepscope.supervisor.child_supervisor import ChildWatch, Outcome, SupervisedProcess
 from stepscope.supervisor.memory_guard import MemoryLimit
@@ -36,9 +36,8 @@ class TrainingProcess(SupervisedProcess):
 
     def start(self, messages: int, origin_ns: int) -> ChildProcess:
         """Start it in its own session."""
-        arguments = [str(self.folder.path.resolve()), "--messages", str(messages)]
-        arguments += ["--parent", str(os.getpid()), "--origin-ns", str(origin_ns)]
-        arguments += ["--options", self.options.to_json()]
+        path, parent = self.folder.path.resolve(), os.getpid()
+        arguments = [*map(str, (path, messages, parent, origin_ns)), self.options.to_json()]
         if self.fork_server is not None:
             limit = self.memory_limit
             group = None if limit is None or limit.group is None else limit.group.folder
@@ -50,12 +49,8 @@ class TrainingProcess(SupervisedProcess):
         command = [sys.executable, "-m", _MODULE, *arguments]
         return start_training(command, messages, self.memory_limit, os.environ)
 
-    def stop(self, child: ChildProcess, number: int, before: int) -> None:
-        """Ask it to stop between two steps; kill it the second time."""
-        stop_training(child, before)
-
     def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
-        """Return how it ended: as it reported, or else by its exit status."""
+        """Return how it ended."""
         return training_outcome(watch, returncode)
 
 
@@ -77,19 +72,8 @@ def start_training(
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    # A file in the working directory that is called like a library must not be taken for it.
+    # PYTHONSAFEPATH: a file in the working directory must not hide a library.
     return {**environment, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def stop_training(child: ChildProcess, before: int) -> None:
-    """Ask a training to stop between two steps; kill it the second time."""
-    if before == 0:
-        child.terminate()
-    else:
-        child.kill()
-
-
-# --- How a training ended
 
 
 def training_outcome(watch: ChildWatch, returncode: int) -> Outcome:
@@ -102,7 +86,10 @@ def training_outcome(watch: ChildWatch, returncode: int) -> Outcome:
 def _outcome(watch: ChildWatch, returncode: int) -> Outcome:
     reported, failure = watch.outcome, watch.recording_error
     if _ended_by_guard(watch):
-        return _out_of_memory(watch, _guard_reason(watch))
+        reason = watch.memory.what_happened()
+        if reported is not None and reported.status == schema.OUT_OF_MEMORY:
+            reason += "; it ended between two steps, with a checkpoint"
+        return _out_of_memory(watch, reason)
     if failure is not None and (reported is None or reported.exit_code in (0, 130)):
         result: TrainingResult = {}
         if reported is not None:
@@ -113,28 +100,26 @@ def _outcome(watch: ChildWatch, returncode: int) -> Outcome:
     if reported is not None:
         return reported
     if watch.signals.stops:
-        return Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
+        return Outcome(schema.INTERRUPTED, "stopped before a checkpoint could be written", 130)
     if returncode == -signal.SIGKILL and watch.memory.kernel_killed():
-        reason = "the kernel killed the training for want of memory"
+        reason = "the kernel killed the training: out of memory"
         limit = watch.memory.limit
         if limit is not None and limit.group is not None:
             reason += f", at its limit of {format_bytes(limit.limit_bytes)}"
         return _out_of_memory(watch, reason)
     if returncode < 0:
         name = signal.Signals(-returncode).name
-        reason = f"the training was ended by {name}, which stepscope did not send"
-        return Outcome(schema.FAILED, reason)
-    last = " / ".join(watch.last_output) or "it printed nothing"
-    return Outcome(schema.FAILED, f"the training ended without a word: {last}")
+        return Outcome(schema.FAILED, f"{name}, not sent by stepscope, ended the training")
+    last = " / ".join(watch.last_output) or "no output"
+    return Outcome(schema.FAILED, f"the training process exited without reporting a result: {last}")
 
 
 def _out_of_memory(watch: ChildWatch, what_happened: str) -> Outcome:
     """Return the outcome of a training that ran out of memory, with the figures it reported."""
-    reason = f"{what_happened.rstrip('.')}. {what_would_help(watch.forecast)}"
     return replace(
         watch.outcome or Outcome(),
         status=schema.OUT_OF_MEMORY,
-        reason=reason,
+        reason=f"{what_happened.rstrip('.')}. {what_would_help(watch.forecast)}",
         exit_code=4,
         traceback=None,
     )
@@ -146,15 +131,8 @@ def _ended_by_guard(watch: ChildWatch) -> bool:
     if memory.killed:
         return reported is None or reported.exit_code != 0
     if reported is None:
-        return memory.asked and not watch.signals.stops
-    return memory.asked and reported.status == schema.OUT_OF_MEMORY
-
-
-def _guard_reason(watch: ChildWatch) -> str:
-    reason = watch.memory.what_happened()
-    if watch.outcome is not None and watch.outcome.status == schema.OUT_OF_MEMORY:
-        return f"{reason}; it ended between two steps, with a checkpoint"
-    return reason
+        return memory.stop_requested and not watch.signals.stops
+    return memory.stop_requested and reported.status == schema.OUT_OF_MEMORY
 
 
 def what_would_help(forecast: MemoryForecast | None) -> str:
@@ -162,18 +140,19 @@ def what_would_help(forecast: MemoryForecast | None) -> str:
     known = (forecast or {}).get("remedies")
     if not known:
         return "Try a smaller --batch-size or fewer --workers."
-    enough = ", ".join(_remedy(remedy) for remedy in known if remedy["fits"])
-    too_little = ", ".join(_remedy(remedy) for remedy in known if not remedy["fits"])
-    if not enough:
-        on_device = known[0]["pool"] == "device"
-        room = "A device with more memory" if on_device else "A larger --memory-limit"
-        return (
-            f"None of these would fit either, by forecast: {too_little}. {room} is needed, or a "
-            "smaller network."
+    fitting, too_large = (
+        ", ".join(
+            f"{as_flags(remedy['settings'])} ({format_bytes(remedy['pool_bytes'])})"
+            for remedy in known
+            if remedy["fits"] == fits
         )
-    more = f"; not enough by itself: {too_little}" if too_little else ""
-    return f"What would help, by forecast: {enough}{more}."
-
-
-def _remedy(remedy: RemedyRecord) -> str:
-    return f"{as_flags(remedy['settings'])} ({format_bytes(remedy['pool_bytes'])})"
+        for fits in (True, False)
+    )
+    if not fitting:
+        on_device = known[0]["pool"] == "device"
+        room = "a device with more memory" if on_device else "a larger --memory-limit"
+        return (
+            f"By forecast, these do not fit either: {too_large}. Use {room} or a smaller network."
+        )
+    more = f"; not enough alone: {too_large}" if too_large else ""
+    return f"Settings forecast to fit: {fitting}{more}."

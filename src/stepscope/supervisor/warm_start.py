@@ -1,10 +1,7 @@
 """Start processes by a fork of one that has torch imported (`processes.fork_server`).
 
-A trial of a few steps then costs little more than its steps. Where that cannot be done, or would
-change what is measured, there is no fork, and the caller starts a process from nothing:
-
-- on systems other than Linux, and on kernels before 5.14
-- where the waiting process would take a noticeable part of the memory that trainings share
+A trial of a few steps then costs little more than its steps. There is no fork outside Linux, on
+kernels before 5.14, and where the server would take a noticeable part of the memory.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TypeAlias
 
 from stepscope.hardware import host
@@ -32,23 +28,24 @@ _MOST_OF_MEMORY = 0.03
 
 
 class ForkedProcess:
-    """A process forked by the server, with what is used of `subprocess.Popen`.
-
-    The kernel has made it a child of this one.
-    """
+    """A process forked by the server, a child of this one; like `subprocess.Popen`."""
 
     def __init__(self, pid: int, stdout: IO[bytes]) -> None:
         self.pid = pid
         self.stdout: IO[bytes] | None = stdout
         self.returncode: int | None = None
 
-    def poll(self) -> int | None:
+    def poll(self, options: int = os.WNOHANG) -> int | None:
         """Return the exit code, negative for a signal; None while it lives."""
-        return self._wait(os.WNOHANG)
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self) -> int:
         """Wait for its end, however long that takes."""
-        code = self._wait(0)
+        code = self.poll(0)
         assert code is not None
         return code
 
@@ -65,13 +62,6 @@ class ForkedProcess:
         """End it."""
         self.send_signal(signal.SIGKILL)
 
-    def _wait(self, options: int) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, options)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
 
 # A process that was started here, forked or not.
 ChildProcess: TypeAlias = "subprocess.Popen[bytes] | ForkedProcess"
@@ -83,17 +73,12 @@ class ForkServer:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self.reason: str | None = None if sys.platform == "linux" else "not on this system"
+        self.reason: str | None = None if sys.platform == "linux" else "only on Linux"
 
     def __enter__(self) -> ForkServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def fork(
@@ -107,11 +92,10 @@ class ForkServer:
         pass_fds: Sequence[int] = (),
         cgroup: Path | None = None,
     ) -> ForkedProcess | None:
-        """Run a module as `python -m` would; None where it must be started from nothing.
+        """Run a module as `python -m` would, in its own session; None if it cannot be forked.
 
-        The process has its own session, some descriptors under their numbers, and joins a
-        control group before it takes memory. What it writes to standard error goes to its standard
-        output by default. `reason` says why there is no fork.
+        It joins a control group before it takes memory. Its standard error goes to its standard
+        output by default.
         """
         if self.reason is not None:
             return None
@@ -142,7 +126,7 @@ class ForkServer:
                     socket.send_fds(control, message, list(given.values()))
                     answer = self._answer(_FORK_WITHIN_S)
             except OSError as error:
-                self._disable(f"the process that forks others is gone: {error}")
+                self._disable(f"the fork server has ended: {error}")
                 answer = {}
         if "pid" not in answer:
             os.close(read_end)
@@ -150,7 +134,7 @@ class ForkServer:
         return ForkedProcess(answer["pid"], os.fdopen(read_end, "rb"))
 
     def close(self) -> None:
-        """End the process that waits; what it forked goes on."""
+        """End the server; the processes that it forked continue."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -166,11 +150,11 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "stepscope.processes.fork_server"),
-                    *("--control", str(theirs.fileno()), "--parent", str(os.getpid())),
+                    *(str(theirs.fileno()), str(os.getpid())),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # the process that is started instead says what is wrong
+                stderr=subprocess.DEVNULL,  # the process started instead prints the error
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 env=dict(environment),
@@ -183,14 +167,14 @@ class ForkServer:
         if "error" in answer:
             self._disable(answer["error"])
         elif available_bytes and answer["private_bytes"] > _MOST_OF_MEMORY * available_bytes:
-            self._disable("it would take memory that trainings may need")
+            self._disable("the fork server would take memory that trainings may need")
 
     def _answer(self, within_s: float) -> ForkAnswer:
         assert self._control is not None
         self._control.settimeout(within_s)
         data = self._control.recv(65536)
         if not data:
-            raise ConnectionError("it has closed its socket")
+            raise ConnectionError("the socket is closed")
         answer: ForkAnswer = json.loads(data)
         return answer
 

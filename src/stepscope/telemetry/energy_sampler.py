@@ -1,14 +1,8 @@
-"""Sampling of the energy sensors during a training, from another process.
-
-Sensors are read ten times a second, costly ones less often, but at least once a second. Two sensors
-of one domain measure the same: one is read, and the next one when it fails. Readings are written as
-they come and interpreted later, from the folder.
-"""
+"""Sample the energy sensors during a training; the readings are interpreted from the folder."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,29 +30,22 @@ RecordEvent = Callable[..., None]
 
 @dataclass
 class _Domain:
-    """The sensors of one domain: the one that is read now, and its substitutes."""
+    """A domain, its sensor, and the last reading."""
 
-    name: str
-    sensors: deque[Sensor]
+    sensor: Sensor
     cost_s: float = float("inf")
     due_s: float = float("-inf")
     failures: int = 0
+    failed: bool = False
     value: float | None = None
     read_at_s: float = 0.0
     changed_at_s: float = 0.0
-    asked: tuple[float, float] | None = None  # time and value of the last `power_w`
-
-    def pass_on(self) -> Sensor | None:
-        """Switch to the next sensor; return None if there is none."""
-        self.sensors.popleft()
-        self.failures, self.value, self.asked = 0, None, None
-        self.cost_s = float("inf")
-        return self.sensors[0] if self.sensors else None
+    last_power: tuple[float, float] | None = None  # time and value at the last call of `power_w`
 
     def read(self, time_s: float) -> float:
         """Read the sensor and measure the cost of that."""
         began_s = thread_time()
-        value = self.sensors[0].read()
+        value = self.sensor.read()
         self.cost_s = min(self.cost_s, thread_time() - began_s)
         self.due_s = time_s + pause_after_s(self.cost_s, (READ_EVERY_S, _LONGEST_S)) * 0.95
         if value != self.value:
@@ -68,89 +55,78 @@ class _Domain:
 
     def power_w(self) -> float | None:
         """Return the current power; of a counter, the mean since the previous call."""
-        if not self.sensors or self.value is None:
+        if self.failed or self.value is None:
             return None
-        if self.sensors[0].kind == "power":
+        if self.sensor.kind == "power":
             return self.value
-        before, self.asked = self.asked, (self.read_at_s, self.value)
+        before, self.last_power = self.last_power, (self.read_at_s, self.value)
         if before is None or before[0] >= self.read_at_s:
             return None
         took_s = self.read_at_s - before[0]
-        grown = grown_j(before[1], self.value, took_s, self.sensors[0].range_j)
+        grown = grown_j(before[1], self.value, took_s, self.sensor.range_j)
         return None if grown is None else grown / took_s
 
 
 class EnergyReader:
-    """Read every domain when it is due, and record when a sensor fails."""
+    """Read one sensor of every domain when it is due, and record when it fails."""
 
     def __init__(self, sensors: Sensors, log: CsvLog, record_event: RecordEvent) -> None:
         self._log = log
         self._record_event = record_event
-        by_domain: dict[str, deque[Sensor]] = defaultdict(deque)
-        for sensor in sensors.working:
-            by_domain[sensor.domain].append(sensor)
-        self._domains = [_Domain(name, found) for name, found in by_domain.items()]
+        self._domains = {name: _Domain(sensor) for name, sensor in _first_of_each(sensors).items()}
 
     def read(self, time_s: float, *, all_now: bool = False) -> None:
         """Read what is due, or everything; `time_s` is on the run's clock."""
-        for domain in self._domains:
-            if domain.sensors and (all_now or time_s >= domain.due_s):
-                self._read(domain, time_s)
+        for name, domain in self._domains.items():
+            if not domain.failed and (all_now or time_s >= domain.due_s):
+                self._read(name, domain, time_s)
 
     def power_w(self) -> float | None:
         """Return the current power of the widest domains; None while one is unknown."""
-        powers = {domain.name: domain.power_w() for domain in self._domains}
+        powers = {name: domain.power_w() for name, domain in self._domains.items()}
         known = [powers[name] for name in self._widest()]
         return sum(filter(None, known)) if known and None not in known else None
 
     def _widest(self) -> list[str]:
-        alive = {
-            domain.name: domain.sensors[0].contains
-            for domain in self._domains
-            if domain.sensors and domain.sensors[0].addable
-        }
-        return widest(alive)
+        domains = self._domains.items()
+        return widest(
+            {n: d.sensor.contains for n, d in domains if d.sensor.addable and not d.failed}
+        )
 
-    def _read(self, domain: _Domain, time_s: float) -> None:
-        sensor = domain.sensors[0]
+    def _read(self, name: str, domain: _Domain, time_s: float) -> None:
+        sensor, reason = domain.sensor, None
         try:
             value = domain.read(time_s)
         except SensorError as error:
             domain.failures += 1
-            if domain.failures >= _PATIENCE:
-                self._pass_on(domain, time_s, str(error))
-            return
-        energy, power = (f"{value:.6f}", "") if sensor.kind == "counter" else ("", f"{value:.6f}")
-        self._log.append(f"{time_s:.6f},{sensor.name},{energy},{power}")
-        still_s = time_s - domain.changed_at_s
-        stalled = sensor.kind == "counter" and still_s >= STALL_S
-        if stalled and domain.name in self._widest():
-            self._pass_on(domain, time_s, f"it has stood still for {still_s:.0f} s")
+            reason = str(error) if domain.failures >= _PATIENCE else None
+        else:
+            is_counter = sensor.kind == "counter"
+            cells = f"{value:.6f}," if is_counter else f",{value:.6f}"
+            self._log.append(f"{time_s:.6f},{sensor.name},{cells}")
+            still_s = time_s - domain.changed_at_s
+            if is_counter and still_s >= STALL_S and name in self._widest():
+                reason = f"its counter did not change for {still_s:.0f} s"
+        if reason is not None:
+            domain.failed = True
+            self._record_event(
+                "energy_sensor_failed", time_s, sensor=sensor.name, domain=name, reason=reason
+            )
 
-    def _pass_on(self, domain: _Domain, time_s: float, reason: str) -> None:
-        failed = domain.sensors[0]
-        following = domain.pass_on()
-        self._record_event(
-            "energy_sensor_failed",
-            time_s,
-            sensor=failed.name,
-            domain=domain.name,
-            reason=reason,
-            next=following.name if following else None,
-        )
-        if following is not None:
-            self._read(domain, time_s)
+
+def _first_of_each(sensors: Sensors) -> dict[str, Sensor]:
+    """Return one sensor of each domain: several of a domain measure the same."""
+    first: dict[str, Sensor] = {}
+    for sensor in sensors.working:
+        first.setdefault(sensor.domain, sensor)
+    return first
 
 
 def read_idle(
     sensors: Sensors, wait: Callable[[float], bool], clock_ns: Callable[[], int] = now_ns
 ) -> dict[str, list[tuple[float, float]]]:
-    """Read the sensors for a second before anything runs; return times and values by sensor.
-
-    `wait` sleeps and returns whether to continue. One sensor of each domain is read, and one that
-    fails is left out.
-    """
-    first = {sensor.domain: sensor for sensor in reversed(sensors.working)}
+    """Read one sensor per domain for a second; `wait` sleeps and returns whether to continue."""
+    first = _first_of_each(sensors)
     readings: dict[str, list[tuple[float, float]]] = {each.name: [] for each in first.values()}
     began_ns = clock_ns()
     go_on = True
@@ -169,10 +145,7 @@ def read_idle(
 def refresh_periods(
     sensors: Sensors, clock_ns: Callable[[], int] = now_ns, moment_s: float = _MOMENT_S
 ) -> dict[str, float | None]:
-    """Measure how often each sensor updates, by reading it continuously for a moment.
-
-    None if it did not update in that time: then only the run's readings show its period.
-    """
+    """Measure how often each sensor updates, by reading it continuously; None if it did not."""
     return {sensor.name: _refresh_s(sensor, clock_ns, moment_s) for sensor in sensors.working}
 
 

@@ -1,7 +1,4 @@
-"""Sample another process: `python -m stepscope.telemetry.sampler_process FOLDER …`.
-
-It ends when its standard input is closed or the process has ended, and prints its results as JSON.
-"""
+"""Sample another process until it, or the standard input, ends; print the result as JSON."""
 
 from __future__ import annotations
 

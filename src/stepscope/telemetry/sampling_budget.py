@@ -1,8 +1,4 @@
-"""Limits on the CPU time of sampling.
-
-The sampler shares the cores with the training, and torch keeps all of them busy. The more CPU time
-a reading takes, the less often it is made. The total is recorded.
-"""
+"""Limits on the CPU time of sampling, which shares the cores with the training."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Telemetry of a training, sampled by another process.
 
-There is a row once or twice a second, and the sizes of workers are read at most once a second. The
-proportional size of the training process takes the kernel 15 ms for 600 MB, on a core that the
-training could use: it is read when memory has grown, otherwise every few seconds. The sampler also
-keeps the peak of the host pool: the kernel's high-water mark of the training process, plus the
-workers' private bytes, plus batches in /dev/shm that are not part of the first.
+The proportional size of the training process takes the kernel 15 ms for 600 MB: it is read when
+memory has grown, otherwise every few seconds. The peak is the kernel's high-water mark of the
+training process, the workers' private bytes, and batches in /dev/shm that are not in the first.
 """
 
 from __future__ import annotations
@@ -49,10 +47,7 @@ class Surroundings:
         self._last: tuple[float, float] | None = None  # time, and CPU time of the training
 
     def read(self, time_s: float, cpu_s: float | None) -> dict[str, float | None]:
-        """Return figures by column; empty if the next reading is not due.
-
-        `cpu_s` is the CPU time of the training's processes so far.
-        """
+        """Return figures by column, {} if not due; `cpu_s` is the training's CPU time so far."""
         last = self._last
         if last is not None and time_s - last[0] < READ_EVERY_S:
             return {}
@@ -62,7 +57,7 @@ class Surroundings:
         self._last = (time_s, cpu_s or 0.0)
         device = self._devices.read()
         heat_c = {zone: c for zone in self._zones if (c := zone.celsius()) is not None}
-        self._throttling.look(time_s, busy_cpus, heat_c, device)
+        self._throttling.check(time_s, busy_cpus, heat_c, device)
         known_c = [*heat_c.values(), device.temperature_c]
         return {
             "device_percent": device.percent,
@@ -124,10 +119,7 @@ class Sampler:
         self.peak_main_bytes = max(self.peak_main_bytes or 0, peak_bytes)
 
     def sample(self, *, is_last: bool = False) -> TreeReading | None:
-        """Take one sample and append its row; return None when the process has ended.
-
-        The last one has every size, due or not.
-        """
+        """Append a row, the last with every size; return None when the process has ended."""
         began_s = thread_time()
         now = now_ns()
         reading = read_tree(self.process)
@@ -139,7 +131,12 @@ class Sampler:
             self._workers_sizes_at_ns = now
             reading = with_workers_sizes(reading)
         if wants_pss:
-            reading = self._add_pss(reading, now)
+            began_s = thread_time()
+            reading = with_pss(reading)
+            cost_s = thread_time() - began_s
+            self._pss_at_ns = now
+            self._pss_pause_s = pause_after_s(cost_s, _PSS_EVERY_S, _PSS_MOST_SHARE)
+            self._largest_bytes = max(self._largest_bytes, reading.rss_bytes)
         began_s = thread_time()
         self._keep_peak(reading)
         self.memory_pressure_percent = host.pressure_percent("memory")
@@ -175,14 +172,6 @@ class Sampler:
         has_grown = reading.rss_bytes > _GROWN * self._largest_bytes
         pause_s = _PSS_EVERY_S[0] if has_grown else self._pss_pause_s
         return now - self._pss_at_ns >= pause_s * 1e9
-
-    def _add_pss(self, reading: TreeReading, now: int) -> TreeReading:
-        began_s = thread_time()
-        reading = with_pss(reading)
-        self._pss_at_ns = now
-        self._pss_pause_s = pause_after_s(thread_time() - began_s, _PSS_EVERY_S, _PSS_MOST_SHARE)
-        self._largest_bytes = max(self._largest_bytes, reading.rss_bytes)
-        return reading
 
     def _keep_peak(self, reading: TreeReading) -> None:
         if reading.peak_rss_bytes is not None:

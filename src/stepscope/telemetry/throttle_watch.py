@@ -1,10 +1,7 @@
 """Detection of throttling: temperatures that rise, clocks that fall.
 
-The first look records what can be watched on this machine, which may be nothing
-(`throttling_watched`). Each kind is recorded when it begins (`throttling`, with the readings before
-and after) and when it is over (`throttling_ended`), after several looks without it. A clock that
-falls while the training is idle is not throttling, nor is one that falls because more CPUs share a
-turbo.
+Each kind is recorded when it begins and when it is over. A clock that falls while the training is
+idle, or because more CPUs share a turbo, is not throttling.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from stepscope.telemetry.energy_sampler import RecordEvent
 # What an event has of the readings.
 Figures = Mapping[str, float | str | None]
 
-_LOOKS = 3  # consecutive looks before a clock has fallen, or throttling is over
+_CHECKS = 3  # consecutive checks before a clock has fallen, or throttling is over
 _FALLEN = 0.8  # of the best clock held before: turbo differences are smaller
 _BUSY = 0.7  # of one CPU: below, a governor lowers the clock of an idle CPU
 _MORE = 1.5  # times the busy CPUs: another turbo applies
@@ -33,7 +30,7 @@ _NO_TRIP_C = 90.0  # the limit of a zone without a trip point
 
 
 class _ClockWatch(NamedTuple):
-    """The fastest clock at one look, and the number of CPUs that the training kept busy."""
+    """The fastest clock at one check, and the number of CPUs that the training kept busy."""
 
     time_s: float
     mhz: float
@@ -41,8 +38,8 @@ class _ClockWatch(NamedTuple):
 
 
 @dataclass
-class _GoingOn:
-    """Throttling that has begun, and the looks without it since."""
+class _Ongoing:
+    """Throttling that has begun, and the checks without it since."""
 
     began_s: float
     quiet: int = 0
@@ -55,8 +52,8 @@ class Throttling:
 
     root: Path
     record_event: RecordEvent
-    _going_on: dict[str, _GoingOn] = field(default_factory=dict)
-    _clocks: deque[_ClockWatch] = field(default_factory=lambda: deque(maxlen=_LOOKS))
+    _ongoing: dict[str, _Ongoing] = field(default_factory=dict)
+    _clocks: deque[_ClockWatch] = field(default_factory=lambda: deque(maxlen=_CHECKS))
     _best: _ClockWatch | None = None  # for the current number of busy CPUs
     _first_c: dict[Zone, float] = field(default_factory=dict)
     _announced: bool = False  # `throttling_watched` was recorded
@@ -70,7 +67,7 @@ class Throttling:
         self._count = self._counts.read()
         self._limit_mhz = _mean(_mhz_of(self._limit_files))
 
-    def look(
+    def check(
         self,
         time_s: float,
         busy_cpus: float | None,
@@ -80,11 +77,11 @@ class Throttling:
         """Compare current readings with earlier ones. `busy_cpus` is the training's CPU use."""
         if not self._announced:
             self._record_watched(time_s, heat_c, device)
-        self._look_at_heat(time_s, heat_c)
-        self._look_at_count(time_s)
-        self._look_at_limit(time_s)
-        self._look_at_clock(time_s, busy_cpus)
-        self._look_at_device(time_s, device)
+        self._check_heat(time_s, heat_c)
+        self._check_count(time_s)
+        self._check_limit(time_s)
+        self._check_clock(time_s, busy_cpus)
+        self._check_device(time_s, device)
 
     def _record_watched(
         self, time_s: float, heat_c: Mapping[Zone, float], device: DeviceFigures
@@ -100,7 +97,7 @@ class Throttling:
         watched = [what for what, is_readable in readable.items() if is_readable]
         self.record_event("throttling_watched", time_s, what=watched)
 
-    def _look_at_heat(self, time_s: float, heat_c: Mapping[Zone, float]) -> None:
+    def _check_heat(self, time_s: float, heat_c: Mapping[Zone, float]) -> None:
         """Compare each zone with its trip point, and record the one nearest to it."""
         if not heat_c:
             return
@@ -116,27 +113,27 @@ class Throttling:
         hot = now_c >= limit_c - _NEAR_TRIP_C
         self._set("temperature", hot, time_s, {**figures, "zone": zone.kind})
 
-    def _look_at_count(self, time_s: float) -> None:
+    def _check_count(self, time_s: float) -> None:
         count, before = self._counts.read(), self._count
         if count is not None:
             self._count = count
             grown = before is not None and count > before
             self._set("throttle count", grown, time_s, {"from": before, "to": count})
 
-    def _look_at_limit(self, time_s: float) -> None:
+    def _check_limit(self, time_s: float) -> None:
         limit_mhz = _mean(_mhz_of(self._limit_files))
         if limit_mhz is None or self._limit_mhz is None:
             return
         figures: Figures = {"from": self._limit_mhz, "to": limit_mhz, "unit": "MHz"}
         self._set("clock limit", limit_mhz < self._limit_mhz, time_s, figures)
 
-    def _look_at_clock(self, time_s: float, busy_cpus: float | None) -> None:
+    def _check_clock(self, time_s: float, busy_cpus: float | None) -> None:
         mhz = max(_mhz_of(self._clock_files), default=None)
         if mhz is None or busy_cpus is None or busy_cpus < _BUSY:
             self._clocks.clear()
             return
         self._clocks.append(_ClockWatch(time_s, mhz, busy_cpus))
-        if len(self._clocks) < _LOOKS:
+        if len(self._clocks) < _CHECKS:
             return
         self._best = best = _better(self._best, self._clocks)
         figures: Figures = {"from": best.mhz, "to": mhz, "unit": "MHz"}
@@ -145,7 +142,7 @@ class Throttling:
         elif mhz >= _FALLEN * best.mhz:
             self._set("clock", False, time_s, figures)
 
-    def _look_at_device(self, time_s: float, device: DeviceFigures) -> None:
+    def _check_device(self, time_s: float, device: DeviceFigures) -> None:
         if device.held_back_by is None:
             return
         reasons = ", ".join(device.held_back_by)
@@ -157,28 +154,25 @@ class Throttling:
     def _set(
         self, what: str, now: bool, time_s: float, figures: Mapping[str, float | str | None]
     ) -> None:
-        going_on = self._going_on.get(what)
-        if now and going_on is None:
-            self._going_on[what] = _GoingOn(time_s)
+        ongoing = self._ongoing.get(what)
+        if now and ongoing is None:
+            self._ongoing[what] = _Ongoing(time_s)
             self.record_event("throttling", time_s, what=what, **figures)
-        elif now and going_on is not None:
-            going_on.quiet = 0
-        elif going_on is not None:
-            going_on.quiet += 1
-            if going_on.quiet == 1:
-                going_on.quiet_from_s = time_s
-            if going_on.quiet >= _LOOKS:
-                del self._going_on[what]
-                lasted_s = round(going_on.quiet_from_s - going_on.began_s, 3)
-                ended_s = going_on.quiet_from_s
+        elif now and ongoing is not None:
+            ongoing.quiet = 0
+        elif ongoing is not None:
+            ongoing.quiet += 1
+            if ongoing.quiet == 1:
+                ongoing.quiet_from_s = time_s
+            if ongoing.quiet >= _CHECKS:
+                del self._ongoing[what]
+                lasted_s = round(ongoing.quiet_from_s - ongoing.began_s, 3)
+                ended_s = ongoing.quiet_from_s
                 self.record_event("throttling_ended", ended_s, what=what, lasted_s=lasted_s)
 
 
 def _better(best: _ClockWatch | None, held: Sequence[_ClockWatch]) -> _ClockWatch:
-    """Return the best clock that was held while about as many CPUs were busy as now.
-
-    Clearly more busy CPUs start over; clearly fewer, for which turbo is faster, are ignored.
-    """
+    """Return the best clock that was held while about as many CPUs were busy as now."""
     lowest = min(held, key=lambda clock: clock.mhz)
     busy_cpus = min(clock.busy_cpus for clock in held)
     if best is None or busy_cpus > _MORE * best.busy_cpus:

@@ -48,7 +48,6 @@ class RowWriter:
     origin_ns: int
     communication: CommunicationTime = field(default_factory=CommunicationTime)
     events: int = 0
-    steps_ns: int = 0
 
     def __post_init__(self) -> None:
         self._logs = ExitStack()
@@ -80,14 +79,8 @@ class RowWriter:
 
     # calls of the detector
 
-    def step(self, row: StepRow) -> None:
-        """Write a finished step."""
-        self.steps_ns += row.step_ns
-        self._steps.append(row)
-
-    def plain_steps(self, rows: PlainRows) -> None:
-        """Write many finished steps."""
-        self.steps_ns += sum(rows.steps_ns)
+    def steps(self, rows: StepRow | PlainRows) -> None:
+        """Write one finished step, or many."""
         self._steps.append(rows)
 
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
@@ -300,7 +293,8 @@ class Tracer:
 
         event_s = seconds(1) * cost_amid_work_ns(record_a_call) / 2
         own_s = seconds(self.own_ns + self._hooks.allreduce.own_ns)
-        events, steps, steps_s = self._writer.events, self.steps, seconds(self._writer.steps_ns)
+        detector = self._writer.detector
+        events, steps, steps_s = self._writer.events, detector.steps, seconds(detector.steps_ns)
         overhead_s = None
         if steps and steps_s:  # none are written if a flush failed
             overhead_s = (events * event_s + own_s) / steps

@@ -1,8 +1,7 @@
 """Recompute activations in the backward pass instead of keeping them.
 
 Every block of the network (a composite child of an `nn.Sequential` or `nn.ModuleList`) keeps only
-its input. Its forward runs a second time in the backward pass. The running statistics of batch norm
-are frozen during that second forward, which must not count as another batch.
+its input. The running statistics of batch norm are frozen during the second forward.
 """
 
 from __future__ import annotations

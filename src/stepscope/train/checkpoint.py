@@ -1,8 +1,7 @@
 """Checkpoints: save and load the state of a training, and drop the rows written after it.
 
-One file holds weights, optimiser, schedule, loss scaler, random state, the position in the run, and
-the sums of the current epoch. Order and augmentation are stateless (`data.sample_order`). The file
-is replaced atomically and loaded with `weights_only`, which executes no code.
+Order and augmentation of samples are stateless (`data.sample_order`). The file is replaced
+atomically and loaded with `weights_only`, which executes no code.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from stepscope.meter.step_rows import EpochTiming
 from stepscope.records import schema
 from stepscope.records.csv_log import keep_rows
 from stepscope.records.types import RecordedSpec
-from stepscope.settings import RunSpec
 from stepscope.train.epoch_plan import Position, Stage
 from stepscope.train.recorder import Tally
 from stepscope.train.training_setup import Job
@@ -50,7 +48,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class RankState:
-    """What a checkpoint has of each rank; a rank that it does not know has no random state."""
+    """The part of a checkpoint that belongs to one rank; a new rank has no random state."""
 
     progress: TrainingProgress
     random: torch.Tensor | None = None
@@ -123,16 +121,15 @@ def load(path: Path, job: Job) -> TrainingProgress:
     except Exception as error:
         first_line = str(error).strip().partition("\n")[0]
         raise DataError(
-            f"cannot go on from {path}: {type(error).__name__}: {first_line}. "
-            "Remove that file to begin the run again."
+            f"cannot resume from {path}: {type(error).__name__}: {first_line}. "
+            "Remove that file to start the run again."
         ) from error
 
 
 def part_of_rank(saved: list[RankState], rank: int, world_size: int) -> RankState:
     """Return the saved state that a rank resumes from.
 
-    If the number of ranks changed, rank 0 takes the sums of all ranks for the current epoch and the
-    others start from zero. A new rank keeps the random state that it was seeded with.
+    If the number of ranks changed, rank 0 takes the sums of all ranks for the current epoch.
     """
     if len(saved) == world_size:
         return saved[rank]
@@ -147,19 +144,17 @@ def part_of_rank(saved: list[RankState], rank: int, world_size: int) -> RankStat
     return replace(saved[rank], progress=progress) if rank < len(saved) else RankState(progress)
 
 
-def _check_same_training(path: Path, saved: RecordedSpec, asked: RecordedSpec) -> None:
+def _check_same_training(path: Path, saved: RecordedSpec, now: RecordedSpec) -> None:
     """Raise RequestError if a setting that affects weights or rows has changed."""
-    # A setting that did not exist yet had its default.
-    before = {name: saved.get(name, field.default) for name, field in RunSpec.model_fields.items()}
     changed = [
-        f"{name} was {before[name]!r} and is now {asked[name]!r}"
-        for name in asked
-        if name not in _MAY_CHANGE and before[name] != asked[name]
+        f"{name} was {saved.get(name)!r} and is now {now[name]!r}"
+        for name in now
+        if name not in _MAY_CHANGE and saved.get(name) != now[name]
     ]
     if changed:
         raise RequestError(
-            f"cannot go on from {path} with other settings: {'; '.join(changed)}. "
-            "Put them back in run.json, or start a new run."
+            f"cannot resume from {path} with other settings: {'; '.join(changed)}. "
+            "Restore them in run.json, or start a new run."
         )
 
 
@@ -183,21 +178,14 @@ class _ErrorKeepingWriter(io.BufferedWriter):
             raise
 
 
-# --- Rewinding the tables
-
-
 def folders_to_rewind(own: Path, run: Path, rank: int, world: int) -> list[Path]:
-    """List the folders whose tables a process rewinds.
-
-    Each rank rewinds its own folder. Rank 0 also rewinds the run's folder, and the folders of ranks
-    that existed when the checkpoint was written and no longer do.
-    """
+    """List the folders to rewind: a rank's own; for rank 0 also the run's and old ranks'."""
     if rank != 0:
         return [own]
-    first_gone = world if own != run else 0
+    first_old = world if own != run else 0
     ranks = (each for each in (run / schema.RANKS).glob("*") if each.name.isdecimal())
-    gone = [each for each in ranks if int(each.name) >= first_gone]
-    return [own, *([run] if own != run else []), *sorted(gone)]
+    old = [each for each in ranks if int(each.name) >= first_old]
+    return [own, *([run] if own != run else []), *sorted(old)]
 
 
 def forget_rows_after(

@@ -29,22 +29,22 @@ def resolve(spec: RunSpec) -> RunSpec:
     )
 
 
-def _resolve_device(asked: str) -> str:
-    kind, _, index = asked.partition(":")
+def _resolve_device(device: str) -> str:
+    kind, _, index = device.partition(":")
     has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if kind == "auto":
         return "cuda" if has_cuda else "mps" if has_mps else "cpu"
     if kind == "cuda" and not has_cuda:
         found = "no CUDA device" if torch.version.cuda else "a torch built without CUDA"
-        raise MachineError(f"device {asked} was asked for, found {found}. Use --device cpu.")
+        raise MachineError(f"device: wanted {device}, found {found}. Use --device cpu.")
     if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
         raise MachineError(
-            f"device {asked} was asked for, found {torch.cuda.device_count()} CUDA device(s), "
-            "numbered from 0."
+            f"device: wanted {device}, found cuda:0 to cuda:{last}. Use one of them."
         )
     if kind == "mps" and not has_mps:
-        raise MachineError("device mps was asked for, found no Metal device. Use --device cpu.")
-    return asked
+        raise MachineError("device: wanted mps, found no Metal device. Use --device cpu.")
+    return device
 
 
 def memory_format_of(spec: RunSpec) -> torch.memory_format:

@@ -1,10 +1,8 @@
 """Data-parallel training: several processes train one network, each on its part of every batch.
 
-Gradients are summed over all ranks during the backward pass (DistributedDataParallel). Each rank
-weights its loss by its share of the step's samples, so that the sum is the gradient of the step's
-mean, as in one process; torch's average would be wrong for parts that differ in size. Gradients use
-NCCL on CUDA and gloo on a CPU. Stop requests and sums use a separate gloo group, which never waits
-for a device.
+Each rank weights its loss by its share of the step's samples, and gradients are summed: torch's
+average would be wrong for parts that differ in size. Stop requests and sums use a separate gloo
+group, which never waits for a device.
 """
 
 from __future__ import annotations
@@ -36,9 +34,8 @@ from stepscope.models.model_summary import eagerly
 from stepscope.records.types import Environment
 from stepscope.settings import RunSpec
 from stepscope.train.probe_step import (
+    MetaStep,
     ProbeStep,
-    WholeStep,
-    meta_copy,
     train_mode,
     training_state_restored,
 )
@@ -50,7 +47,7 @@ from stepscope.train.training_setup import ProcessGroup
 T = TypeVar("T")
 
 
-_GO_ON, _STOP, _STOP_FOR_MEMORY = range(3)
+_CONTINUE, _STOP, _STOP_FOR_MEMORY = range(3)
 # Settings that may differ between machines and change no loss.
 _MAY_DIFFER = frozenset({"threads", "data_dir", "name", "memory_limit", "energy", "require"})
 
@@ -76,17 +73,12 @@ class Ranks(ProcessGroup):
         first, last = share_of(samples, self.rank, self.world_size)
         return last - first
 
-    def own_part(self, spec: RunSpec) -> RunSpec:
-        """Return the spec with this rank's share of the batch size."""
-        return spec.model_copy(update={"batch_size": self.share(spec.batch_size)})
-
     def wrap(
         self, spec: RunSpec, model: nn.Module, data_dir: Path, gradients_ready: Callable[[], None]
     ) -> nn.Module:
         """Return the network whose backward pass sums gradients over all ranks.
 
-        Buffers stay local until an evaluation. Broadcasting them in every forward pass would make
-        all ranks wait there, and a slow rank 0 would look like a slow network.
+        Buffers stay local until an evaluation: broadcasting them would make every forward wait.
         """
         has_unused = has_unused_parameters(spec, model, data_dir)
         network = self.sum_gradients(model, gradients_ready, has_unused=has_unused)
@@ -140,9 +132,7 @@ class Ranks(ProcessGroup):
 
     def require_alike(self, extent: dict[str, int]) -> None:
         """Raise RequestError if the ranks found different data."""
-        refuse_disagreement(
-            self.gather(extent), "found different data", "Give all of them the same data"
-        )
+        refuse_disagreement(self.gather(extent), "found different data", "Give all ranks the same")
 
     def describe(self, model: nn.Module, batch_size: int) -> Environment:
         """Return rank, share of a batch, and the differences from a single process."""
@@ -165,19 +155,12 @@ class Ranks(ProcessGroup):
 
 @dataclass
 class AgreedStop(StopRequest):
-    """A stop request that all ranks obey after the same step; otherwise some would wait for ever.
-
-    The ranks combine their requests with an asynchronous allreduce that overlaps a step.
-    """
+    """A stop request that all ranks obey after the same step, agreed by an async allreduce."""
 
     local: StopRequest = field(default_factory=StopRequest)
     group: Any = None
     _vote: torch.Tensor | None = None
     _pending: Any = None
-
-    def next_batch(self, batches: Any) -> Any:
-        """Wait for a batch; None at the end of the epoch, or if the ranks agreed to stop."""
-        return None if self.requested else next(batches, None)
 
     def consult(self) -> None:
         """Take the result of the previous allreduce, and start the next."""
@@ -185,10 +168,10 @@ class AgreedStop(StopRequest):
             assert self._vote is not None
             self._pending.wait()
             agreed = int(self._vote)
-            self.requested = self.requested or agreed != _GO_ON
+            self.requested = self.requested or agreed != _CONTINUE
             self.for_memory = self.for_memory or agreed == _STOP_FOR_MEMORY
         mine = _STOP_FOR_MEMORY if self.local.for_memory else _STOP
-        self._vote = torch.tensor(mine if self.local.requested else _GO_ON)
+        self._vote = torch.tensor(mine if self.local.requested else _CONTINUE)
         self._pending = dist.all_reduce(
             self._vote, op=dist.ReduceOp.MAX, group=self.group, async_op=True
         )
@@ -200,29 +183,24 @@ class AgreedStop(StopRequest):
 
 
 def join(spec: RunSpec) -> Ranks:
-    """Connect to the other ranks, with the environment variables of torchrun.
-
-    Raises:
-        RequestError: the ranks have different settings, or cannot train on this device.
-        MachineError: this machine has fewer devices than processes.
-    """
+    """Connect to the other ranks, with the environment variables of torchrun."""
     kind = torch.device(spec.device).type
     if kind == "mps":
-        raise RequestError("device: several processes train on cpu or cuda, found mps.")
+        raise RequestError("device: several processes need cpu or cuda, found mps.")
     if kind == "cuda":
-        _take_device(spec.device)
+        _select_device(spec.device)
     store, rank, world = next(rendezvous("env://"))
     # A launcher may keep one store over restarts, with the addresses of killed ranks.
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"start {start}", store)
     settings = spec.model_dump(mode="json", exclude=set(_MAY_DIFFER))
-    asked = {**settings, "stepscope": __version__, "torch": torch.__version__}
-    # From the store: the process group does not exist yet.
-    store.set(f"asked of {rank}", json.dumps(asked))
+    settings |= {"stepscope": __version__, "torch": torch.__version__}
+    # Through the store: the process group does not exist yet.
+    store.set(f"settings {rank}", json.dumps(settings))
     refuse_disagreement(
-        [json.loads(store.get(f"asked of {each}")) for each in range(world)],
-        "were asked for different trainings",
-        "Start all of them with the same settings",
+        [json.loads(store.get(f"settings {each}")) for each in range(world)],
+        "have different settings",
+        "Start all ranks with the same",
     )
     backend = "nccl" if kind == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
@@ -238,24 +216,20 @@ def is_lost_peer(error: Exception) -> bool:
     )
 
 
-def _take_device(asked: str) -> None:
+def _select_device(device: str) -> None:
     """Select the CUDA device of this local rank."""
-    if ":" in asked:
+    if ":" in device:
         raise RequestError(
-            f"device: {asked} is one device, and each process takes one of its own. "
-            "Use --device cuda."
+            f"device: each process takes its own, found {device}. Use --device cuda."
         )
     local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
     if local_rank >= found:
+        wanted = os.environ.get("LOCAL_WORLD_SIZE", local_rank + 1)
         raise MachineError(
-            f"a CUDA device for each process was wanted, found {found} for "
-            f"{os.environ.get('LOCAL_WORLD_SIZE', local_rank + 1)} on this machine. "
+            f"device: wanted {wanted} CUDA devices, one for each process, found {found}. "
             "Start fewer processes, or use --device cpu."
         )
     torch.cuda.set_device(local_rank)
-
-
-# --- Summation order
 
 
 _SAMPLES = 2
@@ -263,10 +237,7 @@ _ORDER_INDEPENDENT = 2  # processes: a + b is b + a
 
 
 def fix_summation_order(spec: RunSpec, wrapped: nn.Module, data_dir: Path, processes: int) -> None:
-    """Take a probe step, after which the ranks sum gradients in a fixed order.
-
-    All ranks must call it. Two processes need no probe step.
-    """
+    """Take a probe step, after which the ranks sum gradients in a fixed order."""
     if processes <= _ORDER_INDEPENDENT:
         return
     device = torch.device(spec.device)
@@ -275,20 +246,17 @@ def fix_summation_order(spec: RunSpec, wrapped: nn.Module, data_dir: Path, proce
         ProbeStep(spec, wrapped, dataset, device).take(_SAMPLES)
 
 
-# --- Differences between the ranks, and from a single process
-
-
 def refuse_disagreement(by_rank: Sequence[Mapping[str, object]], what: str, advice: str) -> None:
     """Raise RequestError, which names each difference, if the values of the ranks differ."""
     first = by_rank[0]
-    complaints = [
+    differences = [
         f"{name} is {theirs.get(name)!r} for rank {rank} and {first.get(name)!r} for rank 0"
         for rank, theirs in enumerate(by_rank)
         for name in {**first, **theirs}
         if theirs.get(name) != first.get(name)
     ]
-    if complaints:
-        raise RequestError(f"the ranks {what}: {'; '.join(complaints)}. {advice}.")
+    if differences:
+        raise RequestError(f"the ranks {what}: {'; '.join(differences)}. {advice}.")
 
 
 def differences_from_one_process(model: nn.Module) -> list[str]:
@@ -298,26 +266,19 @@ def differences_from_one_process(model: nn.Module) -> list[str]:
         isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
         for layer in model.modules()
     ):
-        found.append("batch norm takes the statistics of a rank's part of the batch, not of all")
-    if any(_drops_out(layer) for layer in model.modules()):
-        found.append("dropout is drawn by each rank for itself")
+        found.append("batch norm uses the statistics of a rank's part of the batch")
+    if any(
+        layer.dropout > 0
+        if isinstance(layer, nn.MultiheadAttention | nn.RNNBase)
+        else isinstance(layer, _DropoutNd) and layer.p > 0
+        for layer in model.modules()
+    ):
+        found.append("each rank draws its own dropout")
     return found
 
 
-def _drops_out(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
-        return layer.dropout > 0
-    return isinstance(layer, _DropoutNd) and layer.p > 0
-
-
-# --- Unused parameters
-
-
 def has_unused_parameters(spec: RunSpec, model: nn.Module, data_dir: Path) -> bool:
-    """Return whether some parameter gets no gradient in a step.
-
-    False for a network that cannot run on the `meta` device.
-    """
+    """Return whether some parameter gets no gradient; False if the network cannot run on `meta`."""
     blank = dataset_registry.find(spec.data, data_source_of(spec, data_dir)).blank(2)
     try:
         return bool(unused_parameters(model, blank))
@@ -327,20 +288,11 @@ def has_unused_parameters(spec: RunSpec, model: nn.Module, data_dir: Path) -> bo
 
 def unused_parameters(model: nn.Module, blank: torch.Tensor) -> list[str]:
     """List the trainable parameters that get no gradient in a step."""
-    step = WholeStep(model)
-    weights = {name: meta_copy(each) for name, each in step.named_parameters()}
-    buffers = {name: meta_copy(each) for name, each in step.named_buffers()}
-    with (
-        train_mode(model),
-        eagerly(),
-        torch.enable_grad(),
-        torch.random.fork_rng(),
-        torch.device("meta"),
-    ):
-        batch = (blank.to("meta"), torch.zeros(len(blank), dtype=torch.long))
-        torch.func.functional_call(step, weights | buffers, (*batch, lambda phase: None))
+    step = MetaStep(model, blank, len(blank))
+    with train_mode(model), eagerly(), torch.enable_grad(), torch.random.fork_rng():
+        step.take(lambda phase: None)
     return [
         name.removeprefix("network.")
-        for name, weight in weights.items()
+        for name, weight in step.tensors.items()
         if weight.requires_grad and weight.grad is None
     ]

@@ -3,8 +3,7 @@
     test 0, train 1, test 1, train 2, test 2, ...
 
 The test of epoch 0 runs before training. If samples are held out, the run evaluates on them and the
-stages are called `validation`. A run that tests at its end has one test; a run without evaluation
-has none. A checkpoint stores the stage and, for a training stage, the number of steps done.
+stages are called `validation`. A checkpoint stores the stage and the number of its steps done.
 """
 
 from __future__ import annotations

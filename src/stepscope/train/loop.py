@@ -104,7 +104,12 @@ def train_epoch(
     meter.open_epoch(timing)
     batches: Iterator[_LoadedBatch] = iter(job.train.loader)
     meter.loader_started()
-    while step < last and (loaded := watch.stop.next_batch(batches)) is not None:
+    while step < last:
+        loaded = None
+        with watch.stop:  # a request ends the wait for a batch
+            loaded = None if watch.stop.requested else next(batches, None)
+        if loaded is None:
+            break
         samples = left = samples_of_step(job, step + 1)
         own_samples = 0
         step_loss: torch.Tensor | None = None
@@ -176,7 +181,12 @@ def evaluate_epoch(job: Job, watch: LoopHooks, epoch: int) -> tuple[EpochTiming,
     opened = now_ns()
     batches: Iterator[_LoadedBatch] = iter(job.test.loader)
     started = mark = now_ns()
-    while (loaded := watch.stop.next_batch(batches)) is not None:
+    while True:
+        loaded = None
+        with watch.stop:
+            loaded = None if watch.stop.requested else next(batches, None)
+        if loaded is None:
+            break
         (images, labels), _ = loaded
         timing.data_s += seconds(now_ns() - mark)
         images = images.to(job.device, memory_format=memory_format, non_blocking=True)

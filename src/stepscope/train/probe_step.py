@@ -78,23 +78,41 @@ def train_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def meta_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same shape on torch's `meta` device, which has no values."""
-    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
+class MetaStep:
+    """A training step on torch's `meta` device, which has shapes and no values.
 
-
-class WholeStep(nn.Module):
-    """Forward and backward in one call, for `torch.func.functional_call` on `meta`.
-
-    In one call, recomputed activations are on `meta` too.
+    Forward and backward run in one call, so that recomputed activations are on `meta` too.
     """
 
+    def __init__(
+        self,
+        network: nn.Module,
+        sample: torch.Tensor,
+        samples: int,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        self._step = _WholeStep(network)
+        named = [*self._step.named_parameters(), *self._step.named_buffers()]
+        self.tensors = {
+            name: each.detach().to("meta").requires_grad_(each.requires_grad)
+            for name, each in named
+        }
+        images = sample[:1].to("meta").expand(samples, *sample.shape[1:])
+        labels = torch.empty(samples, dtype=torch.long, device="meta")
+        self.batch = (images.contiguous(memory_format=memory_format), labels)
+
+    def take(self, mark: Mark) -> None:
+        """Run forward and backward; call `mark` at the end of each."""
+        with torch.device("meta"):
+            torch.func.functional_call(self._step, self.tensors, (*self.batch, mark))
+
+
+class _WholeStep(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor, mark: Mark) -> None:
-        """Run forward and backward on a batch; call `mark` at the end of each."""
         loss = F.cross_entropy(self.network(images), labels)
         mark(FORWARD)
         loss.backward()

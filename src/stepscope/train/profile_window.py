@@ -1,6 +1,6 @@
 """The profile window: a few steps in the middle of a run with layer hooks or hardware counters.
 
-The window lies within one epoch, so that no evaluation interrupts it, and leaves at least one step
+The window is within one epoch, so that no evaluation interrupts it, and leaves at least one step
 on either side. Its rows have the detail `layers` or `counters` and are excluded from the figures of
 the other steps.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from stepscope.hardware.perf_events import Counters
 from stepscope.meter.counter_window import CounterWindow
@@ -40,12 +39,12 @@ class ProfilePosition:
         return self.last - self.first + 1
 
 
-def place_window(stages: Sequence[Stage], asked: int) -> ProfilePosition:
-    """Return a window of at most `asked` steps around the middle step of the run."""
+def place_window(stages: Sequence[Stage], most: int) -> ProfilePosition:
+    """Return a window of at most `most` steps around the middle step of the run."""
     middle = total_steps(list(stages)) // 2
     for stage in stages:
         if middle < stage.steps:
-            steps = min(asked, stage.steps - 2)
+            steps = min(most, stage.steps - 2)
             if steps < 1:
                 break
             first = min(max(middle + 1 - steps // 2, 2), stage.steps - steps)
@@ -54,26 +53,16 @@ def place_window(stages: Sequence[Stage], asked: int) -> ProfilePosition:
     return ProfilePosition()
 
 
-class Window(Protocol):
-    """A measurement that can be switched on and off."""
-
-    def open(self) -> None:
-        """Start to measure."""
-
-    def close(self) -> None:
-        """Stop measuring."""
-
-
 @dataclass
 class InsideView:
     """Open and close a window at its position; `detail` marks the rows in between."""
 
     place: ProfilePosition
-    window: Window
+    window: CounterWindow | LayerWindow
     meter: StepMeter
     detail: str = schema.LAYERS
+    seen_steps: int = field(default=0, init=False)
     _opened_after: int | None = field(default=None, init=False)
-    _seen_steps: int = field(default=0, init=False)
 
     def begin(self, epoch: int, done: int) -> int:
         """Return the step of this epoch after which to open the window, or `NEVER`.
@@ -101,16 +90,8 @@ class InsideView:
         if self._opened_after is not None:
             self.window.close()
             self.meter.detail = schema.FULL
-            self._seen_steps = step - self._opened_after
+            self.seen_steps = step - self._opened_after
             self._opened_after = None
-
-    @property
-    def seen_steps(self) -> int:
-        """The number of profiled steps."""
-        return self._seen_steps
-
-
-# --- Choice and results
 
 
 def view_of(
@@ -129,9 +110,9 @@ def seen_inside(view: InsideView, spec: RunSpec, counters: Counters | None) -> T
     absent = {}
     if counters is not None and not counters.descriptors:
         absent["counters"] = "; ".join(sorted(set(counters.absent.values())))
-    asked = spec.counters if view.detail == schema.COUNTERS else spec.layers
-    if asked and not view.place.steps:
-        reason = f"a look at the {view.detail} wants an epoch of 3 steps or more, found fewer"
+    wanted = spec.counters if view.detail == schema.COUNTERS else spec.layers
+    if wanted and not view.place.steps:
+        reason = f"profiling the {view.detail} needs an epoch of 3 steps or more"
         return {"absent": {**absent, view.detail: reason}}
     if not view.seen_steps:
         return {"absent": absent}
@@ -139,9 +120,8 @@ def seen_inside(view: InsideView, spec: RunSpec, counters: Counters | None) -> T
         assert counters is not None, "there is no such window without counters"
         counted = view.window.counts(view.seen_steps, counters.absent)
         return {"counters": counted, "absent": absent}
-    assert isinstance(view.window, LayerWindow), "there are two kinds of windows"
     layers = view.window.layers(view.seen_steps)
     if not layers:
-        absent["layers"] = "the network is compiled or scripted, and takes no hooks"
+        absent["layers"] = "the network is compiled or scripted and takes no hooks"
         return {"absent": absent}
     return {"layers": layers, "absent": absent}

@@ -1,9 +1,4 @@
-"""Record the epochs of a training, and send events and progress to the parent process.
-
-The meter writes the steps. `Recorder` sums loss and correct predictions of an epoch, writes the
-rows of `epochs.csv` and `records.csv`, and sends progress and device memory twice a second.
-`RunMessages` writes events to the run folder and sends messages.
-"""
+"""Record the epochs of a training, and send events and progress to the parent process."""
 
 from __future__ import annotations
 
@@ -41,11 +36,7 @@ _TRAIN_EPOCH, _TEST_EPOCH, _TRAIN_BATCH = 0, 1, 2
 
 @dataclass(slots=True)
 class Tally:
-    """Loss and correct predictions of an epoch so far.
-
-    `hits[r]` counts the samples whose label came at rank r. The field names are keys of the
-    checkpoint file.
-    """
+    """Loss of an epoch so far, and correct predictions: `hits[r]` counts labels at rank r."""
 
     loss_sum: float = 0.0
     samples: int = 0
@@ -115,14 +106,13 @@ class Recorder:
             stage = self.stages[self._stage]
             raise AnswerIsNo(
                 f"the loss became {loss} in epoch {stage.epoch}, step {self._done}. Try a lower "
-                "--lr, or --schedule one-cycle, which begins low; the steps so far are recorded."
+                "--lr, or --schedule one-cycle, which starts low. The steps so far are recorded."
             )
 
     def batch(self, step: int, timing: EpochTiming) -> None:
-        """Write the record of a training batch: every 100th of its epoch, and the last.
+        """Write the record of every 100th batch of an epoch, and the last.
 
-        With gradient accumulation, times are known for whole steps only: the record describes the
-        last batch of the step that contains the 100th.
+        With gradient accumulation, it describes the last batch of the step with the 100th.
         """
         batches, of = self._batches(step), self._batches(self._steps)
         if batches // RECORD_EVERY > self._batches(step - 1) // RECORD_EVERY or batches == of:
@@ -187,9 +177,6 @@ class Recorder:
         start = timing.start_unix_s
         numbers = (start, loading_s, total_s, value1, value2)
         self.records.append(f"{kind},{timing.epoch}," + ",".join(f"{n:f}" for n in numbers))
-
-
-# --- Events and messages
 
 
 @dataclass(frozen=True)

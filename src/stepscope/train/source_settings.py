@@ -13,6 +13,7 @@ def data_source_of(
     spec: RunSpec, data_dir: Path | None = None, *, training: bool = False
 ) -> DataSource:
     """Return the data source of a run. `data_dir` overrides the folder of the spec."""
+    entry = registry.ZOO.get(spec.model)
     return DataSource(
         data_dir=Path(spec.data_dir) if data_dir is None else data_dir,
         source=spec.source,
@@ -27,12 +28,6 @@ def data_source_of(
         shuffle=spec.shuffle,
         workers=spec.workers,
         sequence_length=spec.sequence_length,
-        tokens=_tokens_of(spec.model),
+        tokens=(entry.tokens if entry else None) or DataSource.tokens,
         vocabulary_dir=Path(spec.weights) if spec.weights else None,
     )
-
-
-def _tokens_of(model: str) -> int:
-    """Return the vocabulary size of a network; a network for images gets the default."""
-    entry = registry.ZOO.get(model)
-    return (entry.tokens if entry else None) or DataSource.tokens

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import Dataset, get_worker_info
@@ -29,6 +29,7 @@ from stepscope.data.object_store.bucket import StoredSplit
 from stepscope.data.object_store.download import DownloadProgress
 from stepscope.data.object_store.request_latency import summarize
 from stepscope.data.object_store.store_client import RequestStats
+from stepscope.data.record_dataset import open_records
 from stepscope.data.sample_order import EpochOrder, hold_out
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.hardware.page_cache import make_cold
@@ -46,11 +47,7 @@ from stepscope.train.stop_request import StopRequest
 
 
 class TimedDataset(Dataset[tuple[Any, LoadTiming]]):
-    """Return each item of a data set together with its load time.
-
-    The training loop sees the wait for a batch (`data_s`). The work (`load_s`, `load_cpu_s`) is
-    measured in the process that runs the data set, through workers of every start method.
-    """
+    """Return each item of a data set with its load time, measured in the process that loads it."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.dataset = dataset
@@ -67,20 +64,11 @@ class TimedDataset(Dataset[tuple[Any, LoadTiming]]):
         return item, LoadTiming(-1 if info is None else info.id, start, wall, cpu)
 
 
-class Loader(Protocol):
-    """Iterates over the batches of an epoch, each with its load timing."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def close(self) -> None:
-        """End the workers."""
-
-
 @dataclass(frozen=True)
 class LoadedSplit:
     """The loader of a split, its order, and the files or bucket that it reads."""
 
-    loader: Loader
+    loader: RecoveringLoader | DirectLoader
     order: EpochOrder
     dataset: TimedDataset
     files: tuple[Path, ...] = ()
@@ -99,7 +87,7 @@ class LoaderListeners:
     watch_store: Callable[[DataSource], DataSource] = lambda source: source
 
 
-_NOBODY = LoaderListeners()
+_NO_LISTENERS = LoaderListeners()
 
 
 def open_split(
@@ -107,14 +95,16 @@ def open_split(
     split: Split,
     data_dir: Path,
     worker_pool: WorkerPool,
-    listeners: LoaderListeners = _NOBODY,
+    listeners: LoaderListeners = _NO_LISTENERS,
 ) -> LoadedSplit:
     """Return the loader of a split."""
     if spec.source == "synthetic":
         return _synthetic(spec, split, data_dir)
     training = split == "train"
     reading = listeners.watch_store(data_source_of(spec, data_dir, training=training))
-    opened = dataset_registry.find(spec.data, reading).open(split, reading)
+    dataset = dataset_registry.find(spec.data, reading)
+    open_batches = dataset.open_batches or partial(open_records, dataset)
+    opened = open_batches(split, reading)
     batches: Dataset[Any] = opened.batches
     delay_ms = spec.pipeline_delay_ms + spec.source_delay_ms
     if delay_ms:
@@ -136,12 +126,9 @@ def held_out_split(
     spec: RunSpec,
     train: LoadedSplit,
     worker_pool: WorkerPool,
-    listeners: LoaderListeners = _NOBODY,
+    listeners: LoaderListeners = _NO_LISTENERS,
 ) -> LoadedSplit:
-    """Return the held-out samples, not augmented, from the data that the training split opened.
-
-    Files and bucket belong to the training split.
-    """
+    """Return the held-out samples, not augmented, from the data that the training split opened."""
     assert train.order.chosen is not None, "some samples are held out"
     held = ~train.order.chosen
     order = EpochOrder(
@@ -161,7 +148,7 @@ def _loader(
     order: EpochOrder,
     worker_pool: WorkerPool,
     on_notice: Callable[[Notice], None],
-) -> Loader:
+) -> RecoveringLoader:
     make = partial(
         make_loader,
         timed,
@@ -219,10 +206,7 @@ def plan(
 def cold_epoch_hook(
     spec: RunSpec, files: Sequence[Path], messages: RunMessages
 ) -> Callable[[int], None]:
-    """Return a callback for the start of each training epoch, which may empty the page cache.
-
-    It also runs when an epoch is resumed: verifying the files has warmed the page cache.
-    """
+    """Return a callback for the start of each training epoch, which may empty the page cache."""
 
     def before_epoch(epoch: int) -> None:
         if spec.page_cache == "cold-epochs" or (spec.page_cache == "cold" and epoch == 1):
@@ -231,30 +215,20 @@ def cold_epoch_hook(
     return before_epoch
 
 
-# --- Object stores
-
-
 # Row types of the published record format (docs/reference/run-folder.md).
 _ROW_TYPES: dict[Split, int] = {"train": 10, "test": 11}
 
 
-@dataclass(frozen=True)
-class RetryJournal:
+def _record_retries(folder: Path, origin_ns: int, split: Split, stats: RequestStats) -> None:
     """Write retried requests to the events of a run folder, from any process."""
-
-    folder: Path
-    origin_ns: int
-
-    def __call__(self, split: Split, stats: RequestStats) -> None:
-        """Append an event with the seconds since the run began."""
-        RunFolder(self.folder).add_event(
-            "requests_retried",
-            seconds(now_ns() - self.origin_ns),
-            split=split,
-            retries=stats.retries,
-            waited_s=round(stats.waited_s, 3),
-            reasons=dict(stats.retried),
-        )
+    RunFolder(folder).add_event(
+        "requests_retried",
+        seconds(now_ns() - origin_ns),
+        split=split,
+        retries=stats.retries,
+        waited_s=round(stats.waited_s, 3),
+        reasons=dict(stats.retried),
+    )
 
 
 def listeners_of(messages: RunMessages, stop: StopRequest) -> LoaderListeners:
@@ -277,7 +251,7 @@ def listeners_of(messages: RunMessages, stop: StopRequest) -> LoaderListeners:
                 }
             )
 
-    on_retry = RetryJournal(messages.folder.path, messages.origin_ns)
+    on_retry = partial(_record_retries, messages.folder.path, messages.origin_ns)
     return LoaderListeners(
         messages.fallback,
         messages.notice,

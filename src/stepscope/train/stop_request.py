@@ -7,15 +7,12 @@ when memory is short. The training finishes its step, writes a checkpoint and ex
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TypeVar
 
 from stepscope.errors import Interrupted, OutOfMemoryError
 from stepscope.records.types import RunMessage
-
-T = TypeVar("T")
 
 # Sends one message to the parent process.
 Send = Callable[[RunMessage], None]
@@ -32,12 +29,12 @@ class StopNow(BaseException):
 class StopRequest:
     """Whether a stop was requested.
 
-    A request takes effect at the end of the step. While the loop is `at_rest`, waiting for a batch
-    that may never come, it takes effect at once: nothing has changed since the last step.
+    A request takes effect at the end of the step, or at once inside `with stop:`, which waits for a
+    batch that may never come.
     """
 
     requested: bool = False
-    at_rest: bool = False
+    waiting: bool = False
     for_memory: bool = False
 
     def listen(self) -> None:
@@ -50,20 +47,16 @@ class StopRequest:
         if not self.requested:
             self.for_memory = number == signal.SIGUSR1
         self.requested = True
-        if self.at_rest:
-            self.at_rest = False
+        # Not in this file: nothing catches what `__enter__` and `__exit__` raise.
+        if self.waiting and frame is not None and frame.f_code.co_filename != __file__:
             raise StopNow
 
-    def next_batch(self, batches: Iterator[T]) -> T | None:
-        """Wait for a batch; None at the end of the epoch, or if a stop was requested."""
-        try:
-            try:
-                self.at_rest = True  # first: from here on a signal raises
-                return None if self.requested else next(batches, None)
-            finally:
-                self.at_rest = False
-        except StopNow:
-            return None
+    def __enter__(self) -> None:
+        self.waiting = True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self.waiting = False
+        return kind is StopNow
 
     def consult(self) -> None:
         """Combine requests with other ranks after a step; a single process has none."""
@@ -74,6 +67,6 @@ class StopRequest:
     def check(self) -> None:
         """Raise if a stop was requested. Call between steps only."""
         if self.for_memory:
-            raise OutOfMemoryError("memory ran short, and the run ended between two steps")
+            raise OutOfMemoryError("memory was short, and the run ended between two steps")
         if self.requested:
             raise Interrupted("stopped on request, between two steps")

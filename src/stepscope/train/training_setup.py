@@ -17,7 +17,6 @@ from stepscope.data.dataset import DataSet, Split
 from stepscope.data.datasets.wordpiece import read_vocabulary
 from stepscope.data.loaders.worker_pool import WorkerPool
 from stepscope.data.object_store.bucket import StoredSplit
-from stepscope.data.sample_order import EpochOrder
 from stepscope.errors import RequestError
 from stepscope.models import registry
 from stepscope.models.pretrained import LoadedWeights, load_weights
@@ -54,7 +53,7 @@ class ProcessGroup:
 
     def own_part(self, spec: RunSpec) -> RunSpec:
         """Return the spec with this process's share of the batch size."""
-        return spec
+        return spec.model_copy(update={"batch_size": self.share(spec.batch_size)})
 
     def wrap(
         self, spec: RunSpec, model: nn.Module, data_dir: Path, gradients_ready: Callable[[], None]
@@ -94,10 +93,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Job:
-    """A training that is ready to start.
-
-    `test` is the test split or the held-out samples, None for a run without evaluation.
-    """
+    """A training that is ready to start; `test` may be the held-out samples."""
 
     spec: RunSpec
     device: torch.device
@@ -125,10 +121,7 @@ class Job:
     @property
     def buckets(self) -> dict[Split, StoredSplit]:
         """The buckets of the splits in an object store."""
-        splits: dict[Split, LoadedSplit | None] = {
-            "train": self.train,
-            "test": self.test,
-        }
+        splits: dict[Split, LoadedSplit | None] = {"train": self.train, "test": self.test}
         return {name: each.bucket for name, each in splits.items() if each and each.bucket}
 
     @property
@@ -164,13 +157,9 @@ def build_model(
 ) -> nn.Module:
     """Return the network of a resolved spec. The same seed gives the same weights.
 
-    With pretrained weights, `on_weights` receives what was loaded, and whether a vocabulary was
-    found with it.
+    `on_weights` receives the pretrained weights, and whether a vocabulary was found with them.
     """
-    dataset, device = (
-        dataset_registry.find(spec.data, data_source_of(spec)),
-        torch.device(spec.device),
-    )
+    dataset = dataset_registry.find(spec.data, data_source_of(spec))
     prepare_process(spec)
     model = registry.build(spec.model, classes=dataset.classes, norm=spec.norm)
     if spec.weights is not None:
@@ -180,15 +169,14 @@ def build_model(
     _try_forward(spec, model, dataset)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RequestError(
-            f"model {spec.model} has no parameter that could be trained. Give it one, or leave "
-            "requires_grad on."
+            f"model {spec.model} has no trainable parameter. Set requires_grad on at least one."
         )
     if spec.checkpoint_activations and recompute_activations(model) == 0:
         raise RequestError(
-            f"checkpoint_activations: {spec.model} has no row of blocks whose activations could be "
-            "recomputed. Leave the setting out, or use a network of blocks, such as resnet18."
+            f"checkpoint_activations: {spec.model} has no sequence of blocks to recompute. "
+            "Leave out the setting, or use a network of blocks such as resnet18."
         )
-    model.to(device=device, memory_format=memory_format_of(spec))  # type: ignore[call-overload]
+    model.to(device=spec.device, memory_format=memory_format_of(spec))  # type: ignore[call-overload]
     return model
 
 
@@ -233,27 +221,23 @@ _FULL_BATCHES = 2  # from the second on, the optimiser has its state
 
 
 def shorten(job: Job) -> Job:
-    """Return a job with short epochs, to measure its peak memory.
+    """Return a job with two short epochs, to measure its peak memory.
 
     An epoch keeps as many full batches as the workers prefetch, at least two, and the last batch,
-    which may be smaller and fragment the memory differently. The second epoch starts with the
-    memory that a test and a checkpoint left behind. All samples stay in memory.
+    which may be smaller. All samples stay in memory.
     """
     spec = job.spec
     ready_at_once = spec.workers * spec.prefetch
     steps = -(-max(_FULL_BATCHES, ready_at_once + 1) // spec.accumulate)
-    _cut(job.train.order, spec.batch_size * spec.accumulate, steps)
+    cuts = [(job.train.order, spec.batch_size * spec.accumulate, steps)]
     if job.test is not None:
-        _cut(job.test.order, spec.batch_size, 1)
+        cuts.append((job.test.order, spec.batch_size, 1))
+    for order, full, times in cuts:  # keep `times` full portions and the remainder at the end
+        order.samples = min(order.samples, full * times + order.samples % full)
     per_epoch = -(-len(job.train.order) // spec.accumulate)
     again = -(-_FULL_BATCHES // spec.accumulate)
     stages = plan_stages(2, per_epoch, per_epoch + again, evaluation_split=spec.evaluation_split)
     return replace(job, stages=stages)
-
-
-def _cut(order: EpochOrder, full: int, times: int) -> None:
-    """Keep `times` full portions of an epoch, and the remainder at its end."""
-    order.samples = min(order.samples, full * times + order.samples % full)
 
 
 def _try_forward(spec: RunSpec, model: nn.Module, dataset: DataSet) -> None:
@@ -276,6 +260,6 @@ def _try_forward(spec: RunSpec, model: nn.Module, dataset: DataSet) -> None:
     found = getattr(outputs, "shape", None)
     if found is None or tuple(found) != wanted:
         raise RequestError(
-            f"model {spec.model} gives {type(outputs).__name__ if found is None else tuple(found)} "
-            f"for two {samples}, wanted a tensor of shape {wanted}: a score for each class."
+            f"model {spec.model}: wanted a tensor of shape {wanted} for two {samples}, found "
+            f"{type(outputs).__name__ if found is None else tuple(found)}."
         )

@@ -102,7 +102,7 @@ class TestAnyLayout:
         before = sorted(data_dir.rglob("*"))
         cifar.check(data_dir, MINI)
         assert sorted(data_dir.rglob("*")) == before
-        assert [one.status for one in cifar.verify(data_dir, MINI)] == ["ok"] * 3
+        assert [one["status"] for one in cifar.verify(data_dir, MINI)] == ["ok"] * 3
 
     def test_more_samples_than_there_are_is_a_wrong_request(self, data_dir):
         with pytest.raises(RequestError, match="wanted 11 samples; the data set has 10"):
@@ -124,7 +124,7 @@ class TestFaults:
         assert "missing; no such file" in self.refused(tmp_path)
         with pytest.raises(DataError, match=r"missing data_batch_1\.bin, data_batch_2\.bin, test"):
             cifar.check(tmp_path, MINI)
-        assert [one.status for one in cifar.verify(tmp_path, MINI)] == ["missing"] * 3
+        assert [one["status"] for one in cifar.verify(tmp_path, MINI)] == ["missing"] * 3
 
     def test_a_missing_file(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
@@ -154,7 +154,7 @@ class TestFaults:
         path = bin_dir / BIN_FOLDER / f"{file}.bin"
         path.write_bytes(harm(path.read_bytes()))
         assert reason in self.refused(bin_dir)
-        statuses = {one.file: one.status for one in cifar.verify(bin_dir, MINI)}
+        statuses = {one["file"]: one["status"] for one in cifar.verify(bin_dir, MINI)}
         assert statuses.pop(path.name) == reason.partition(";")[0]
         assert set(statuses.values()) == {"ok"}
 
@@ -203,7 +203,7 @@ class TestFaults:
         os.truncate(tmp_path / BIN_ARCHIVE, 9000)
         with pytest.raises(DataError, match="damaged or incomplete"):
             cifar.load("train", tmp_path, published=MINI)
-        assert [one.status for one in cifar.verify(tmp_path, MINI)] == ["unreadable"]
+        assert [one["status"] for one in cifar.verify(tmp_path, MINI)] == ["unreadable"]
 
     def test_a_folder_in_the_place_of_a_file(self, bin_dir):
         path = bin_dir / BIN_FOLDER / "data_batch_1.bin"
@@ -226,7 +226,7 @@ class TestFaults:
 class TestRealData:
     def test_every_file_has_the_published_checksum(self):
         cifar.check(REAL)
-        assert [one.status for one in cifar.verify(REAL)] == ["ok"] * 6
+        assert [one["status"] for one in cifar.verify(REAL)] == ["ok"] * 6
 
     def test_the_first_picture_is_a_frog_and_classes_are_balanced(self):
         samples = cifar.open_files("train", REAL)

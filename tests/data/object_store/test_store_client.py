@@ -128,7 +128,7 @@ def test_a_batch_is_asked_for_all_at_once_and_within_a_bound(proxy, manifests):
         (status(503), "the store answered HTTP 503"),
         (status(429), "the store answered HTTP 429"),
         (b"", "the connection failed"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\nhalf", "the answer broke off"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\nhalf", "the connection was closed"),
         (status(200, b"something else"), "wanted"),
     ],
 )
@@ -178,20 +178,16 @@ def test_retries_end_with_one_clear_message(proxy, manifests):
 
 def test_an_object_that_is_always_wrong_is_given_up(proxy, manifests):
     proxy.change = lambda request, answer: answer[:-1] + b"?"
-    with pytest.raises(DataError, match=r"not those that the manifest names after \d attempts"):
+    with pytest.raises(DataError, match=r"checksum differs from the manifest after \d attempts"):
         objects(proxy, manifests["objects"]).take(np.arange(1))
 
 
 def test_an_object_that_is_gone_is_named_at_once(proxy, manifests):
-    with pytest.raises(DataError, match=r"object train/none\.png of s3://.*no such object\. Put"):
+    with pytest.raises(
+        DataError, match=r"object train/none\.png of s3://.*no such object\. Upload"
+    ):
         open_store(proxy, "objects").get(["train/none.png"], [lambda body: None])
     assert len(proxy.requests) == 1
-
-
-def test_a_bucket_that_is_not_there_is_said_to_be_so(proxy):
-    store = ObjectStore(Address("s3://nowhere/x", proxy.url), HASTE)
-    with pytest.raises(DataError, match="no such bucket"):
-        store.get(["a"], [lambda body: None])
 
 
 @pytest.mark.parametrize("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])

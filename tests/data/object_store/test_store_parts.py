@@ -70,7 +70,7 @@ def test_a_manifest_reads_back_as_it_was(train, test):
     ["", "[]", "{}", '{"format": "other"}', '{"format": "stepscope-samples-1", "layout": "x"}'],
 )
 def test_what_is_no_manifest_is_said_to_be_none(content):
-    with pytest.raises(DataError, match="is no manifest that this version reads"):
+    with pytest.raises(DataError, match="is not a valid manifest"):
         read_manifest(content, "it")
 
 

@@ -57,41 +57,36 @@ def test_what_was_run_is_not_run_again(stopped):
     assert len(after) == len(finding["rows"]) == 2
     assert before.items() <= after.items()
     assert (finding["lab"], finding["path"]) == ("batch-norm", str(stopped.resolve()))
-    told = json.loads((stopped / "lab.json").read_text())
-    assert (told["status"], told["reason"], told["answer"]) == (
-        "completed",
-        None,
-        finding["answer"],
-    )
+    record = json.loads((stopped / "lab.json").read_text())
+    assert (record["status"], record["reason"]) == ("completed", None)
+    assert record["answer"] == finding["answer"]
 
-    assert lab_runner.resume(stopped, QuietListener()) == finding  # it is only told again
+    assert lab_runner.resume(stopped, QuietListener()) == finding
     assert written(stopped) == after
 
 
 def test_a_lab_of_other_settings_than_those_that_were_run_runs_its_own(stopped):
-    told = json.loads((stopped / "lab.json").read_text())
-    told["ask"]["flags"]["lr"] = "0.02"
-    (stopped / "lab.json").write_text(json.dumps(told))
+    record = json.loads((stopped / "lab.json").read_text())
+    record["ask"]["flags"]["lr"] = "0.02"
+    (stopped / "lab.json").write_text(json.dumps(record))
     before = written(stopped)
     lab_runner.resume(stopped, QuietListener())
     assert len(written(stopped)) == len(before) + 2
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"lab": "<script>"}, "unknown lab"),
-        ({"lab": "memory"}, "does not say what was asked for"),
-        ({"ask": None}, "does not say what was asked for"),
-        ({"ask": {"flags": {}, "scale": "x", "repeats": 1}}, "does not say what was asked for"),
-        ({"ask": {"flags": [1], "scale": 1.0, "repeats": 1}}, "does not say what was asked for"),
-        ({"directory": "/nowhere"}, "cannot be entered"),
+        ({"lab": "memory"}, "no recorded request"),
+        ({"ask": None}, "no recorded request"),
+        ({"directory": "/nowhere"}, "/nowhere"),
     ],
 )
-def test_a_record_that_tells_too_little_is_refused(stopped, change, words):
-    told = json.loads((stopped / "lab.json").read_text()) | change
-    (stopped / "lab.json").write_text(json.dumps(told))
-    with pytest.raises(RequestError, match=words):
+def test_an_incomplete_record_is_refused(stopped, change, message):
+    record = json.loads((stopped / "lab.json").read_text()) | change
+    (stopped / "lab.json").write_text(json.dumps(record))
+    with pytest.raises(RequestError, match=message):
         lab_runner.resume(stopped, QuietListener())
 
 

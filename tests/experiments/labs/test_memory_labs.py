@@ -1,4 +1,4 @@
-"""Labs: which there are, what their pure parts make of numbers, and two real ones, small."""
+"""The labs without a sheet: their calculations, and small real ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from stepscope.errors import RequestError
 from stepscope.experiments.labs import lab_runner, procedures
 from stepscope.experiments.labs.procedures import memory_lab, second_epoch_lab
 from stepscope.experiments.labs.procedures.memory_lab import (
-    Way,
+    Remedy,
     by_phase,
-    cost,
+    measured_change,
     peak_phase,
-    saving,
+    remedies_for,
     try_steps,
-    ways_for,
     what_frees,
 )
 from stepscope.experiments.labs.procedures.second_epoch_lab import choose_limit, nothing_lost
@@ -30,15 +29,6 @@ from stepscope.supervisor.memory_guard import Limits
 
 MIB = 2**20
 TINY = {"samples": 320, "batch_size": 64, "threads": 1, "device": "cpu"}
-
-
-# --- the registry ---------------------------------------------------------------------------------
-
-
-def test_the_defaults_of_every_lab_without_a_sheet_are_settings():
-    for name, lab in (("memory", memory_lab), ("second-epoch", second_epoch_lab)):
-        assert lab_runner.find_sheet(name) is None
-        validate(lab.DEFAULTS)
 
 
 def test_an_unknown_lab_is_answered_with_the_nearest():
@@ -58,30 +48,19 @@ def test_no_lab_loads_torch_or_numpy_when_it_is_imported():
     assert done.stdout == "[]\n", done.stderr
 
 
-# --- what numbers are made of ---------------------------------------------------------------------
-
-
-def test_what_was_saved_is_the_median_of_the_rounds_with_their_spread():
-    found = saving([100, 110, 120], [70, 90, 80])
-    assert found == (30, 20, True)
-
-
-@pytest.mark.parametrize("after", [[95, 125, 118], [100, 110, 120]])
-def test_a_saving_smaller_than_its_spread_is_no_difference(after):
-    assert not saving([100, 110, 120], after).differs
-
-
-def test_what_takes_more_differs_too():
-    found = saving([100, 100, 100], [150, 151, 152])
-    assert (found.median, found.differs) == (-51, True)
-
-
-def test_a_step_s_time_is_compared_round_by_round():
-    slower = cost([[1.0, 1.0], [2.0, 2.0], [1.0, 9.0, 1.0]], [[1.5, 1.5], [3.0], [1.6]])
-    assert slower.median == pytest.approx(1.5)
-    assert slower.spread == pytest.approx(0.1)
-    assert slower.differs
-    assert not cost([[1.0], [1.0]], [[0.5], [1.5]]).differs
+@pytest.mark.parametrize(
+    ("rounds", "neutral", "expected"),
+    [
+        ([30, 20, 40], 0, (30, 20, True)),
+        ([5, -15, 2], 0, (2, 20, False)),
+        ([-50, -51, -52], 0, (-51, 2, True)),
+        ([0.5, 1.5], 1, (1.0, 1.0, False)),
+    ],
+)
+def test_a_change_is_a_difference_if_it_is_larger_than_the_range_of_its_rounds(
+    rounds, neutral, expected
+):
+    assert measured_change(rounds, neutral) == expected
 
 
 def reading(step, phase, end, peak, in_use):
@@ -117,24 +96,24 @@ def test_the_peak_falls_into_the_phase_that_first_came_near_it():
     assert peak_phase([{**each, "peak_bytes": None} for each in READINGS]) is None
 
 
-def names_of(**settings):
-    return [way.name for way in ways_for(validate(settings))]
-
-
-def test_ways_of_workers_are_tried_only_where_there_are_workers():
-    assert not [name for name in names_of() if "workers" in name]
-    assert names_of(workers=4)[-3:] == [
-        "workers kept between epochs",
-        "fewer workers",
-        "no workers",
-    ]
-    kept = names_of(workers=1, persistent_workers=True)
-    assert kept[-2:] == ["workers ended between epochs", "no workers"]
-
-
-def test_what_is_already_so_or_does_not_divide_is_not_tried():
-    assert "activations recomputed" not in names_of(checkpoint_activations=True)
-    assert "smaller batch, accumulated" not in names_of(batch_size=6)
+@pytest.mark.parametrize(
+    ("settings", "tried", "not_tried"),
+    [
+        ({}, {"recompute activations", "accumulate gradients"}, {"no workers"}),
+        ({"workers": 4}, {"keep workers", "fewer workers", "no workers"}, set()),
+        (
+            {"workers": 1, "persistent_workers": True},
+            {"end workers per epoch", "no workers"},
+            {"keep workers", "fewer workers"},
+        ),
+        ({"checkpoint_activations": True}, set(), {"recompute activations"}),
+        ({"batch_size": 6}, set(), {"accumulate gradients"}),
+    ],
+)
+def test_only_remedies_that_change_something_are_tried(settings, tried, not_tried):
+    names = {remedy.name for remedy in remedies_for(validate(settings))}
+    assert tried <= names
+    assert not not_tried & names
 
 
 def test_what_frees_a_kind_of_memory_names_the_call():
@@ -145,9 +124,10 @@ def test_what_frees_a_kind_of_memory_names_the_call():
     assert "loss.backward()" in by["activations"]
     assert "zero_grad()" in by["gradients"]
     assert "iterator" in by["workers"]
-    assert "kept by the allocator" not in by, "there is none"
+    assert "allocator cache" not in by, "there is none"
     kept = validate({"workers": 1, "persistent_workers": True})
-    assert "persistent" in {each["kind"]: each["by"] for each in what_frees(bill, kept)}["workers"]
+    freed = {each["kind"]: each["when"] for each in what_frees(bill, kept)}
+    assert freed["workers"] == "after the training"
 
 
 # --- the second epoch -----------------------------------------------------------------------------
@@ -155,9 +135,10 @@ def test_what_frees_a_kind_of_memory_names_the_call():
 
 def test_the_limit_lies_where_the_guard_acts_and_does_not_kill():
     near = Limits().near_share
-    assert choose_limit(5, 1000, 1000) == (5, "asked for")
-    for foretold in (None, 800, 990, 1000, 1500):
-        limit, _ = choose_limit(None, 1000, foretold)
+    assert near == WORKERS_STAY_BELOW, "forecast and guard agree"
+    assert choose_limit(5, 1000, 1000) == (5, "from --memory-limit")
+    for forecast in (None, 800, 990, 1000, 1500):
+        limit, _ = choose_limit(None, 1000, forecast)
         assert limit * near < 1000 < limit
     limit, chosen = choose_limit(None, 1000, 990)
     assert limit * near < 990, "the forecast warns of it"
@@ -176,10 +157,6 @@ def test_a_run_that_ended_or_lacks_a_sample_has_lost_something():
 def test_a_run_without_an_evaluation_between_its_epochs_is_refused(without):
     with pytest.raises(RequestError, match="evaluation after the first epoch"):
         second_epoch_lab.run_lab(validate({**TINY, "workers": 1, **without}), QuietListener())
-
-
-def test_the_forecast_and_the_guard_draw_their_line_for_workers_at_the_same_place():
-    assert Limits().near_share == WORKERS_STAY_BELOW
 
 
 # --- real ones ------------------------------------------------------------------------------------
@@ -207,16 +184,16 @@ def test_gradients_stepped_inside_backward_train_the_same():
     losses = try_steps(alike, asked)["losses"]
     assert try_steps(alike, {**asked, "step_in_backward": True})["losses"] == losses
     several = validate({**TINY, "batch_size": 16, "accumulate": 4})
-    with pytest.raises(RequestError, match="must add up"):
+    with pytest.raises(RequestError, match="needs accumulate 1"):
         try_steps(several, {**asked, "step_in_backward": True})
 
 
 def test_lab_memory_has_a_bill_phases_and_what_was_tried():
-    ways = [
-        Way("smaller batch, accumulated", "", settings={"batch_size": 16, "accumulate": 4}),
-        Way("activations recomputed", "", settings={"checkpoint_activations": True}),
+    remedies = [
+        Remedy("accumulate gradients", "", settings={"batch_size": 16, "accumulate": 4}),
+        Remedy("recompute activations", "", settings={"checkpoint_activations": True}),
     ]
-    finding = memory_lab.run_lab(validate(TINY), QuietListener(), rounds=1, ways=ways)
+    finding = memory_lab.run_lab(validate(TINY), QuietListener(), rounds=1, remedies=remedies)
     found = json.loads(json.dumps(finding))
     bill = found["bill"]
     assert bill["total_bytes"] == sum(item["bytes"] for item in bill["items"].values())
@@ -227,5 +204,5 @@ def test_lab_memory_has_a_bill_phases_and_what_was_tried():
     assert smaller["applies"]
     assert smaller["saved_bytes"] == smaller["without_bytes"][0] - smaller["with_bytes"][0]
     assert (recomputed["applies"], recomputed["saved_bytes"]) == (False, None)
-    assert "no row of blocks" in recomputed["reason"]
+    assert "no sequence of blocks" in recomputed["reason"]
     assert "at its peak" in finding["answer"]

@@ -243,7 +243,7 @@ def test_the_report_of_a_search_shows_accuracy_against_what_it_costs(search):
         "Accuracy by energy",
         "Accuracy by cycles",
     ]
-    assert any("No choice was made on the test set" in sentence for sentence in document.verdict)
+    assert any("on the test set, used only once" in sentence for sentence in document.verdict)
     for chart in document.charts():
         joined = sorted((mark.x, mark.y) for mark in chart.marks if mark.chosen)
         assert joined == sorted(joined, key=lambda each: each[1])
@@ -259,8 +259,8 @@ def test_where_the_chosen_one_cannot_be_tested_the_answer_is_no(search):
     assert best["test_accuracy"] is None
     assert any("it died" in sentence for sentence in document_of(recorded).verdict)
     told = printed(recorded)
-    assert "to be tested: failed: it died" in told
-    assert "its points" not in told
+    assert "final training: failed: it died" in told
+    assert "Score it" not in told
     with pytest.raises(search_run.NothingFound, match="it died"):
         search(recorded.path)
 
@@ -300,7 +300,7 @@ def printed(sweep):
 
 def test_the_best_is_told_so_that_a_run_trains_as_it_was_tested(search):
     done = search(settings={"data_dir": "my data", "accumulate": 2, "name": "mine"})
-    _, _, rest = printed(done).partition("the best: stepscope run ")
+    _, _, rest = printed(done).partition("Train it: stepscope run ")
     words = shlex.split(rest.splitlines()[0])
     names = [name.removeprefix("--").replace("-", "_") for name in words[::2]]
     asked = dict(zip(names, words[1::2], strict=True))
@@ -312,10 +312,10 @@ def test_the_best_is_told_so_that_a_run_trains_as_it_was_tested(search):
 
 def test_points_are_counted_for_the_same_accelerator_and_only_for_images_that_are_scored(search):
     done = search(spatial="8x16", accelerator="mine")
-    [line] = [line for line in printed(done).splitlines() if line.startswith("its points: ")]
+    [line] = [line for line in printed(done).splitlines() if line.startswith("Score it: ")]
     assert line.endswith("--spatial 8x16 --design mine")
     for other in ({"input": [3, 64, 64]}, {"classes": 100}):
-        assert "its points" not in printed(Sweep(done.path, {**done.info, **other}))
+        assert "Score it" not in printed(Sweep(done.path, {**done.info, **other}))
 
 
 def test_a_search_refuses_before_it_begins(search, tmp_path):

@@ -43,7 +43,7 @@ def test_a_whole_run_has_every_chart(run):
         "Memory bill",
         "CPU",
         "Reading",
-        "Pressure: tasks that had to wait",
+        "Pressure: time that tasks waited",
         "Power",
     ]
 
@@ -80,7 +80,7 @@ def test_a_run_without_a_step_has_no_charts_and_gives_reasons(tmp_path):
     create_at(tmp_path / "run", "empty", "run", {})
     sections = sections_of(load_run(tmp_path / "run"))
     assert charts_of(sections) == {}
-    assert ["No layers: the run has not been closed."] in [list(each.notes) for each in sections]
+    assert ["No layers: the run has not ended."] in [list(each.notes) for each in sections]
 
 
 def test_a_run_that_was_killed_shows_what_its_steps_add_up_to(tmp_path):

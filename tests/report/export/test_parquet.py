@@ -9,7 +9,7 @@ import polars
 import pytest
 from written_tables import epoch_row, step, write_tables
 
-from stepscope.errors import AnswerIsNo, MissingExtraError
+from stepscope.errors import MissingExtraError
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.report.export import parquet
@@ -51,11 +51,6 @@ def test_a_column_of_a_newer_version_is_kept(tmp_path):
     run = write_tables(tmp_path, [step(1)])
     (tmp_path / schema.EPOCHS).write_text("epoch,split,invented_s\n1,train,0.5\n")
     assert read_back(run, schema.EPOCHS)["invented_s"].to_list() == [0.5]
-
-
-def test_a_run_without_a_row_gives_no_file(tmp_path):
-    with pytest.raises(AnswerIsNo, match="no row is recorded"):
-        list(parquet.encode(write_tables(tmp_path), schema.STEPS))
 
 
 def test_without_polars_the_error_names_the_extra(tmp_path, monkeypatch):

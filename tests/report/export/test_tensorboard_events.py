@@ -6,13 +6,9 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.compat.proto.event_pb2 import Event
 from written_tables import STARTED_UNIX_S, epoch_row, step, write_tables
 
-from stepscope.errors import AnswerIsNo
 from stepscope.records.run_reader import Run
 from stepscope.report.export import tensorboard_events
 
@@ -80,24 +76,3 @@ def test_rows_whose_time_is_unknown_or_none_are_left_out(tmp_path):
     read = read_back(run, tmp_path / "logs")
     assert len(series(read, "steps/loss")) == 1
     assert {tag.partition("/")[0] for tag in read.Tags()["scalars"]} == {"steps"}
-
-
-def test_a_run_without_a_step_gives_no_file(tmp_path):
-    with pytest.raises(AnswerIsNo, match="no training step is recorded"):
-        list(tensorboard_events.encode(write_tables(tmp_path)))
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    time_s=st.floats(0, 4e9),
-    number=st.integers(-(2**63), 2**63 - 1),
-    scalars=st.dictionaries(
-        st.text(max_size=300), st.floats(width=32, allow_nan=False), max_size=4
-    ),
-)
-def test_any_event_is_what_protocol_buffers_themselves_read(time_s, number, scalars):
-    tagged = [(tensorboard_events.tag_of(name), value) for name, value in scalars.items()]
-    record = tensorboard_events.scalars_record(time_s, number, tagged)
-    event = Event.FromString(record[12:-4])
-    assert (event.wall_time, event.step) == (time_s, number)
-    assert {value.tag: value.simple_value for value in event.summary.value} == scalars

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import io
 
 import pandas
 import pytest
-from written_tables import epoch_row, step, write_tables
+from written_tables import epoch_row, write_tables
 
 from stepscope.errors import AnswerIsNo
 from stepscope.records.run_reader import Run
@@ -19,7 +18,9 @@ def text_of(run: Run) -> str:
 
 
 def test_a_test_is_a_row_of_epoch_hours_and_percent(tmp_path):
-    run = write_tables(tmp_path, epochs=[epoch_row(1, 1800), epoch_row(2, 5400, accuracy=0.9375)])
+    trained = epoch_row(1, 0.0, split="train")
+    tests = [epoch_row(1, 1800), epoch_row(2, 5400, accuracy=0.9375)]
+    run = write_tables(tmp_path, epochs=[trained, *tests])
     read = pandas.read_csv(io.StringIO(text_of(run)), sep="\t")
     assert read.to_dict("list") == {
         "epoch": [1, 2],
@@ -27,15 +28,6 @@ def test_a_test_is_a_row_of_epoch_hours_and_percent(tmp_path):
         "top1Accuracy": [50.0, 93.75],
         "top5Accuracy": [87.5, 87.5],
     }
-
-
-def test_training_epochs_are_no_rows_and_rows_are_counted(tmp_path):
-    trained = epoch_row(1, 0.0, split="train")
-    run = write_tables(tmp_path, epochs=[epoch_row(0, 0.0), trained, epoch_row(1, 60)])
-    assert [row["epoch"] for row in csv.DictReader(text_of(run).splitlines(), delimiter="\t")] == [
-        "0",
-        "1",
-    ]
     assert sum(count for _, count in tsv.encode(run)) == 2
 
 
@@ -45,14 +37,6 @@ def test_what_is_not_known_is_an_empty_field(tmp_path):
         "1\t0.01\t25\t",
         "2\t\t\t87.5",
     ]
-
-
-def test_a_run_without_a_test_says_so(tmp_path):
-    ended = write_tables(tmp_path / "ended", [step(1)], status="failed")
-    with pytest.raises(AnswerIsNo, match=r"no test is recorded .*`reason` in run\.json"):
-        text_of(ended)
-    with pytest.raises(AnswerIsNo, match="Try again after its first test"):
-        text_of(write_tables(tmp_path / "going-on", [step(1)], status="running"))
 
 
 def test_a_script_s_tests_without_accuracy_are_no_table_and_the_reason_is_told(tmp_path):

@@ -94,10 +94,10 @@ def test_what_people_named_is_text(served):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("cut", "could not be read"),
+        ("cut", "unreadable line"),
         ("newer", "newer stepscope"),
         ("broken", "cannot read"),
-        ("odd", "cannot be shown"),
+        ("odd", "Cannot show this run"),
     ],
 )
 def test_a_bad_folder_is_shown_as_such(served, name, words):
@@ -127,7 +127,7 @@ def test_a_run_that_goes_on_has_news(served, runs):
     info = json.loads((run / schema.RUN).read_text())
     (run / schema.RUN).write_text(json.dumps({**info, "status": "running", "summary": {}}))
     before = served.news("/runs/going")
-    assert before["goes_on"]
+    assert before["active"]
     rows = (run / schema.STEPS).read_text().splitlines()[1:]
     with (run / schema.STEPS).open("a") as file:
         file.write("\n".join(rows) + "\n")
@@ -150,14 +150,14 @@ def test_a_large_run_is_read_apart_and_goes_on_to_grow(served, runs):
     served.wait_for("/runs/large", "12,040 steps")
     (run / schema.RUN).write_text(json.dumps(info))
     served.wait_for("/runs/large", "completed")
-    assert not served.news("/runs/large")["goes_on"]
+    assert not served.news("/runs/large")["active"]
 
 
 def test_a_silent_run_is_asked_after(served, runs):
     run = write_run(runs / "silent", status="running")
     an_hour_ago = time.time() - 3600
     os.utime(run / schema.RUN, (an_hour_ago, an_hour_ago))
-    assert "was it killed?" in served.ask("/").text
+    assert "probably killed" in served.ask("/").text
 
 
 def test_no_runs_at_all_says_what_to_do(serve, tmp_path):

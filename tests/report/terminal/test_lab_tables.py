@@ -21,8 +21,8 @@ def shown(forecast: dict[str, object]) -> str:
 @pytest.mark.parametrize(
     ("workers", "fit", "words"),
     [
-        (4, 2, "the second epoch's 4 workers will not fit by forecast: 2 will\n"),
-        (1, 0, "the second epoch's worker will not fit by forecast: none will\n"),
+        (4, 2, "memory forecast: 2 of 4 workers will fit from epoch 2 on\n"),
+        (1, 0, "memory forecast: 0 of 1 worker will fit from epoch 2 on\n"),
     ],
 )
 def test_workers_that_will_not_fit_are_told_of_before_the_run(workers, fit, words):

@@ -59,22 +59,21 @@ def shown(bill: dict[str, Any]) -> str:
     return printed.get()
 
 
-def test_two_pools_have_a_column_and_a_sum_each():
+def test_two_pools_have_a_total_each():
     text = shown(bill_of("device", 400))
-    assert "pool" in text
-    assert "in all, host" in text
-    assert "in all, device" in text
-    assert "fits: 75.0 % of 400.0 MiB (memory of device)" in text
+    assert text.index("total, host") < text.index("total, device")
+    assert "Fits: the run needs 300.0 MiB, 75.0 % of 400.0 MiB (memory of device)." in text
 
 
-def test_one_pool_is_not_spoken_of():
+def test_one_pool_is_not_named():
     text = shown(bill_of("host", 1200))
-    assert "pool" not in text
-    assert "in all " in text
-    assert "fits: 50.0 % of 1.2 GiB (memory of host)" in text
+    assert "total " in text
+    assert "total, " not in text
 
 
-def test_a_device_that_is_too_small_is_told_what_it_lacks_and_what_helps():
+def test_a_run_that_does_not_fit_ends_with_what_helps():
     text = shown(bill_of("device", 200))
-    assert "does not fit: 300.0 MiB of 200.0 MiB (memory of device)" in text
     assert "--batch-size 8: 50.0 MiB, fits" in text
+    *_, verdict, advice = text.splitlines()
+    assert verdict.startswith("Does not fit: the run needs 300.0 MiB, the limit is 200.0 MiB")
+    assert advice == "Use --batch-size 8."

@@ -68,13 +68,13 @@ def test_unknown_is_a_question_mark_and_nothing_is_left_empty():
     )
     assert odd.split() == ["odd", "Linear", "?", "?"]
     assert one.split() == ["one", "Linear", "scalar"]
-    assert "and some that are unknown" in printed(layers=rows)
+    assert "(some layers unknown)" in printed(layers=rows)
 
 
 def test_frozen_parameters_are_told_apart():
     text = printed(parameters=30, trainable_parameters=10, gradients=4)
-    assert "parameters: 30, 10 of them trained, 4 gradients" in text
-    assert "all of them trained, as many gradients" in printed()
+    assert "30 parameters (10 trainable, 4 with a gradient)" in text
+    assert "parameters (all trainable)." in printed()
 
 
 def test_what_was_not_counted_is_listed_and_only_then():
@@ -83,4 +83,4 @@ def test_what_was_not_counted_is_listed_and_only_then():
 
 
 def test_a_network_without_parameters_has_no_last_layer():
-    assert "the last layer" not in printed(last_layer=None, last_layer_input=None)
+    assert "last layer" not in printed(last_layer=None, last_layer_input=None)

@@ -180,7 +180,7 @@ def hold_what_always_holds(loop: Loop) -> None:
     sheet = loop.detected()
     end_ns = 0
     numbers: dict[int, int] = {}
-    for row in sheet.steps:
+    for row in sheet.rows:
         assert min(row.spent) >= 0
         assert row.start_ns >= end_ns, "steps do not overlap"
         end_ns = row.start_ns + row.step_ns
@@ -193,14 +193,14 @@ def hold_what_always_holds(loop: Loop) -> None:
     trained = sheet.of("train")
     assert [timing.epoch for timing in trained] == list(range(1, len(trained) + 1))
     assert [timing.steps for timing in trained] == list(numbers.values())
-    assert sum(timing.steps for timing in trained) == len(sheet.steps)
+    assert sum(timing.steps for timing in trained) == len(sheet.rows)
     assert all(timing.data_s <= timing.steps_s + 1e-9 for timing in trained)
     for timing in sheet.of("test"):
         assert timing.total_s >= 0
         parts_s = timing.loader_start_s + timing.steps_s + timing.loader_stop_s
         assert parts_s == pytest.approx(timing.total_s, rel=1e-6, abs=1e-9)
     updates = sum(1 for kind, *_ in loop.events if kind == e.STEPPED)
-    assert len(sheet.steps) <= updates
+    assert len(sheet.rows) <= updates
 
 
 @settings(deadline=None)
@@ -215,7 +215,7 @@ def test_loops_of_any_kind_leave_rows_that_are_consistent(loop: Loop) -> None:
     hold_what_always_holds(loop)
     sheet = loop.detected()
     updates = sum(1 for kind, *_ in loop.events if kind == e.STEPPED)
-    assert len(sheet.steps) == updates, "one optimiser: as many steps as updates"
+    assert len(sheet.rows) == updates, "one optimiser: as many steps as updates"
 
 
 @settings(deadline=None)

@@ -31,7 +31,7 @@ def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop:
         loop.step(key)
         loop.exhaust(1, key)
     sheet = loop.detected()
-    assert [(row.epoch, row.samples) for row in sheet.steps] == [(1, 8), (2, 8)]
+    assert [(row.epoch, row.samples) for row in sheet.rows] == [(1, 8), (2, 8)]
     assert sheet.of("train")[0].start_s == pytest.approx(0.006)
 
 
@@ -45,7 +45,7 @@ def test_a_training_that_begins_its_loader_anew_has_left_the_epoch_before(loop: 
         loop.step(key)
         loop.exhaust(1, key)
     sheet = loop.detected()
-    assert [row.epoch for row in sheet.steps] == [1, 1, 2, 3]
+    assert [row.epoch for row in sheet.rows] == [1, 1, 2, 3]
     assert sheet.lasted_ms == [10] * 4
 
 
@@ -59,7 +59,7 @@ def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop)
         loop.exhaust(1, 100 + number)
     loop.exhaust(1)
     sheet = loop.detected()
-    assert [row.epoch for row in sheet.steps] == [1, 1, 1]
+    assert [row.epoch for row in sheet.rows] == [1, 1, 1]
     assert sheet.lasted_ms == [10] * 3
     assert len(sheet.of("test")) == 3
 
@@ -72,7 +72,7 @@ def test_two_ways_through_one_loader_at_once_are_one_epoch(loop: Loop) -> None:
         loop.step(102)
     loop.exhaust(1, 101)
     sheet = loop.detected()
-    assert [(row.epoch, row.samples) for row in sheet.steps] == [(1, 16)] * 3
+    assert [(row.epoch, row.samples) for row in sheet.rows] == [(1, 16)] * 3
 
 
 def test_a_loader_that_was_let_go_of_ends_its_epoch(loop: Loop) -> None:
@@ -97,7 +97,7 @@ def test_a_loop_that_never_asks_for_one_more_batch_ends_its_epoch_all_the_same(l
         loop.test(2)
     sheet = loop.detected()
     assert sheet.splits == ["train", "test", "train", "test"]
-    assert [row.epoch for row in sheet.steps] == [1, 1, 2, 2]
+    assert [row.epoch for row in sheet.rows] == [1, 1, 2, 2]
     assert sheet.lasted_ms == [10] * 4, "what comes after the last update is no step's"
 
 
@@ -168,7 +168,7 @@ def test_the_loaders_account_of_a_batch_comes_with_its_step(loop: Loop) -> None:
     loop.learn()
     loop.step()
     loop.exhaust()
-    first, second = loop.detected().steps
+    first, second = loop.detected().rows
     assert first.load == (1, 2 * MS, 7 * MS, 3 * MS)
     assert second.load is None, "what nobody accounted for is unknown, not 0"
 
@@ -199,9 +199,9 @@ def test_detail_goes_with_the_steps_that_begin_under_it(loop: Loop) -> None:
         loop.wait(0.25)
     loop.exhaust(1)
     sheet = loop.detected()
-    assert [row.detail for row in sheet.steps] == ["full", "full", "off", "off", "full", "full"]
+    assert [row.detail for row in sheet.rows] == ["full", "full", "off", "off", "full", "full"]
     assert sheet.lasted_ms == [10.25] * 6
-    assert str(sheet.steps[2]).split(",")[4:7] == ["", "", ""]
+    assert str(sheet.rows[2]).split(",")[4:7] == ["", "", ""]
 
 
 def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
@@ -212,7 +212,7 @@ def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
             if number in (1, 3):
                 loop.record(e.DETAIL, "layers" if number == 1 else "full")
     sheet = loop.detected()
-    assert [row.detail for row in sheet.steps] == [
+    assert [row.detail for row in sheet.rows] == [
         "full",
         "full",
         "layers",
@@ -235,7 +235,7 @@ def test_device_columns_partition_the_devices_time() -> None:
         loop.update(1)
     loop.exhaust(1)
     sheet = loop.detected()
-    first, second, third = (row.device for row in sheet.steps)
+    first, second, third = (row.device for row in sheet.rows)
     assert first == pytest.approx((0, 0.010, 0.020, 0, 0.004)), "idle: the first wait for data"
     for later in (second, third):
         assert later == pytest.approx((0, 0.010, 0.020, 0, 0)), "its queue is never empty again"
@@ -252,7 +252,7 @@ def test_a_loss_in_any_closure_is_part_of_the_devices_forward_pass() -> None:
             loop.device.work(3)
             loop.backward(0, work=4)
     loop.exhaust(0)
-    [step] = loop.detected().steps
+    [step] = loop.detected().rows
     assert step.device == pytest.approx((0, 0.015, 0.012, 0, 0))
 
 
@@ -267,14 +267,14 @@ def test_steps_are_written_when_the_device_has_reached_their_end() -> None:
         loop.backward(4)
         loop.update(3)
     detector.take(fields_of(loop.events))
-    assert sheet.steps == []
+    assert sheet.rows == []
     assert loop.device is not None
     assert loop.device.now_ms == 0, "nobody made it hurry"
     loop.device.now_ms = 60
     detector.take([])
-    assert len(sheet.steps) == 1
+    assert len(sheet.rows) == 1
     detector.finish()
-    assert len(sheet.steps) == 3
+    assert len(sheet.rows) == 3
 
 
 def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
@@ -291,7 +291,7 @@ def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
         loop.exhaust(1, TEST)
     loop.exhaust(1)
     sheet = loop.detected()
-    for row in sheet.steps:
+    for row in sheet.rows:
         assert row.device is not None
         assert sum(row.device[1:3]) == pytest.approx(0.030)
     assert len(sheet.of("test")) == 2

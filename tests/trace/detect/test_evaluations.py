@@ -144,7 +144,7 @@ def test_a_script_that_only_predicts_has_no_rows(loop: Loop) -> None:
     for _ in range(3):
         loop.predict(20)
     sheet = loop.detected()
-    assert (sheet.steps, sheet.epochs) == ([], [])
+    assert (sheet.rows, sheet.epochs) == ([], [])
 
 
 def test_a_test_with_gradients_on_does_not_say_how_many_samples_are_trained(loop: Loop) -> None:
@@ -314,7 +314,7 @@ def test_an_evaluation_broken_off_inside_of_another_leaves_both_taken_out(loop: 
     loop.step()
     loop.exhaust(1)
     sheet = loop.detected()
-    for row in sheet.steps:
+    for row in sheet.rows:
         assert sum(row.spent) == row.step_ns
 
 
@@ -415,7 +415,7 @@ def test_a_test_before_the_last_batch_of_a_loader_read_ahead_does_not_end_the_ep
     loop.test(2, TEST + 1)
     sheet = loop.detected()
     assert sheet.splits == ["test", "train", "test"]
-    assert [row.epoch for row in sheet.steps] == [1] * 4
+    assert [row.epoch for row in sheet.rows] == [1] * 4
     assert sheet.samples == [8] * 4
 
 

@@ -31,9 +31,9 @@ def train_without_loader(loop: Loop, steps: int, off: range) -> None:
 def test_steps_without_detail_and_without_a_loader_have_unknown_samples(loop: Loop) -> None:
     train_without_loader(loop, 8, off=range(3, 6))
     sheet = loop.detected()
-    assert [row.detail for row in sheet.steps] == ["full"] * 3 + ["off"] * 3 + ["full"] * 2
+    assert [row.detail for row in sheet.rows] == ["full"] * 3 + ["off"] * 3 + ["full"] * 2
     assert sheet.samples == [8, 8, 8, None, None, None, 8, 8]
-    assert str(sheet.steps[3]).split(",")[3] == ""
+    assert str(sheet.rows[3]).split(",")[3] == ""
 
 
 def test_an_epoch_does_not_count_what_was_not_seen_but_has_the_rate_of_the_others(

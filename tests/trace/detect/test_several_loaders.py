@@ -35,7 +35,7 @@ def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
         loop.learn()
     loop.exhaust(1, TRAIN)
     sheet = loop.detected()
-    assert [row.epoch for row in sheet.steps] == [1, 1, 1, 1]
+    assert [row.epoch for row in sheet.rows] == [1, 1, 1, 1]
 
 
 def test_a_loader_that_is_only_drawn_from_does_not_decide_the_epochs(loop: Loop) -> None:
@@ -195,5 +195,5 @@ def test_a_step_may_draw_from_another_loader_after_its_first_update(loop: Loop) 
             loop.learn(optimizer=SGD, samples=6)
         loop.exhaust(1, TRAIN + 100 * epoch)
     sheet = loop.detected()
-    assert [row.epoch for row in sheet.steps] == [1] * 4 + [2] * 4 + [3] * 4
+    assert [row.epoch for row in sheet.rows] == [1] * 4 + [2] * 4 + [3] * 4
     assert sheet.samples == [14] * 12

@@ -68,7 +68,7 @@ def test_batches_that_lead_to_one_update_are_one_step(loop: Loop) -> None:
     sheet = loop.detected()
     assert sheet.lasted_ms == [25, 25]
     assert sheet.samples == [24, 24]
-    assert [row.loss for row in sheet.steps] == [0.75, 0.75], "parts of one loss"
+    assert [row.loss for row in sheet.rows] == [0.75, 0.75], "parts of one loss"
     assert sheet.phases_ms() == {"data": 3, "forward": 6, "backward": 12, "optimizer": 4}
 
 
@@ -295,7 +295,7 @@ def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> 
         loop.wait(5)
     loop.exhaust()
     sheet = loop.detected()
-    assert len(sheet.steps) == 2
+    assert len(sheet.rows) == 2
     assert sheet.phases_ms(1)["other"] == 5
 
 
@@ -322,7 +322,7 @@ def test_a_step_that_updates_inside_its_backward_pass_has_its_own_loss(loop: Loo
         loop.wait(1)
         loop.record(e.BACKWARD_DONE, None, loss)
     sheet = loop.detected()
-    assert [row.loss for row in sheet.steps] == losses
+    assert [row.loss for row in sheet.rows] == losses
     assert sheet.samples == [4, 4, 4]
     assert sheet.lasted_ms == [6, 6, 6]
     assert sheet.phases_ms(1) == {"forward": 2, "backward": 2, "optimizer": 2}
@@ -402,5 +402,5 @@ def test_without_a_loader_nothing_is_kept_of_steps_that_are_over(loop: Loop) -> 
 
     for _ in range(1000):
         loop.learn()
-    assert len(loop.detected(Watched).steps) == 1000
+    assert len(loop.detected(Watched).rows) == 1000
     assert seen[0] < 2500

@@ -1,8 +1,4 @@
-"""Conclusions from a run's measurements, ranked, with their evidence and the next command.
-
-A finding is only made if the measurements support it: each kind has a least number of steps and a
-least share, and names both.
-"""
+"""Conclusions from a run's measurements, ranked, with their evidence and the next command."""
 
 from __future__ import annotations
 
@@ -18,12 +14,11 @@ from stepscope.analyze.findings import (
 from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.records.run_reader import Run
 
-__all__ = ["Finding", "findings_of"]
+__all__ = ["Finding", "RunView", "findings_of", "warnings_on_steps"]
 
 _OF_STEPS = (
     loader_findings.waiting_for_data,
     loader_findings.uneven_workers,
-    loader_findings.waits_in_turns,
     step_findings.start_up,
     step_findings.far_steps,
     step_findings.drift,
@@ -53,3 +48,12 @@ def findings_of(run: Run) -> list[Finding]:
     kinds = _OF_STEPS + _OF_ANY_RUN if has_steps else _OF_ANY_RUN
     found = [finding for kind in kinds if (finding := kind(view)) is not None]
     return sorted(found, key=lambda finding: finding.weight, reverse=True)
+
+
+def warnings_on_steps(run: Run) -> list[Finding]:
+    """Return the findings that make the throughput of a run unreliable: drift and noise."""
+    view = RunView(run)
+    if not view.step_s or not view.median_s:
+        return []
+    kinds = (step_findings.drift, phase_findings.too_noisy)
+    return [finding for kind in kinds if (finding := kind(view)) is not None]

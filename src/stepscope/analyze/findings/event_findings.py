@@ -12,8 +12,8 @@ def lost_workers(view: RunView) -> Finding | None:
         return None
     return Finding(
         "lost_workers",
-        f"Loader workers died: the run went on with {lost[-1]['to']} of {lost[0]['from']}, and "
-        "its figures are of both.",
+        f"Loader workers died: the run continued with {lost[-1]['to']} of {lost[0]['from']}, so "
+        "its figures mix both.",
         tuple(f"epoch {each['epoch']}, batch {each['batch']}: {each['reason']}" for each in lost),
         view.again("workers"),
         1.0,
@@ -25,15 +25,11 @@ def bad_samples(view: RunView) -> Finding | None:
     bad = [event for event in view.run.events if event["event"] == "bad_sample"]
     if not bad:
         return None
-    said = [f"{each['path']}: {each['reason']}" for each in bad[:5]]
-    more = [f"and {len(bad) - 5} more in events.jsonl"] if len(bad) > 5 else []
-    return Finding(
-        "bad_samples",
-        f"{len(bad)} samples could not be read and were left out.",
-        (*said, *more),
-        None,
-        0.01,
-    )
+    evidence = [f"{each['path']}: {each['reason']}" for each in bad[:5]]
+    if len(bad) > 5:
+        evidence.append(f"and {len(bad) - 5} more in events.jsonl")
+    text = f"{len(bad)} samples could not be read and were skipped."
+    return Finding("bad_samples", text, tuple(evidence), None, 0.01)
 
 
 def retried_requests(view: RunView) -> Finding | None:
@@ -45,8 +41,8 @@ def retried_requests(view: RunView) -> Finding | None:
     wall_s = view.run.summary.get("wall_s")
     return Finding(
         "retried_requests",
-        f"{sum(each['retries'] for each in retried)} requests to the object store had to be made "
-        f"again, with {waited_s:.1f} s of waiting between.",
+        f"{sum(each['retries'] for each in retried)} requests to the object store were retried, "
+        f"after {waited_s:.1f} s of waiting.",
         tuple(sorted({str(reason) for each in retried for reason in each.get("reasons") or ()})),
         None,
         min(1.0, waited_s / wall_s) if wall_s else 0.05,

@@ -21,8 +21,8 @@ from stepscope.units import format_path
 class Finding:
     """A conclusion, its evidence, and the command that would check or fix it.
 
-    `weight` ranks findings: the share of the run's time that it concerns, or the share of the
-    figures that it puts in doubt.
+    `weight` is the share of the run's time that it concerns, or of the figures that it puts in
+    doubt.
     """
 
     name: str

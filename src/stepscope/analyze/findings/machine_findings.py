@@ -28,9 +28,8 @@ def throttling(view: RunView) -> Finding | None:
         evidence.append(f"those steps take {slow_s}, the others {free_s} (medians)")
     return Finding(
         "throttling",
-        f"The machine held itself back during {marked.count(True):,} of {len(marked):,} steps, "
-        f"{format_share(share)} of the time: they say less about the training than about its "
-        "cooling or power supply.",
+        f"The machine was throttled during {marked.count(True):,} of {len(marked):,} steps, "
+        f"{format_share(share)} of the time: check its cooling and power supply.",
         tuple(evidence),
         "stepscope doctor",
         share,

@@ -27,8 +27,8 @@ def growing_memory(view: RunView) -> Finding | None:
         return None
     return Finding(
         "growing_memory",
-        f"Memory grows by {format_bytes(mean)} an epoch and never falls: something is kept that "
-        "is not needed, and a long run will not end.",
+        f"Memory grows by {format_bytes(mean)} per epoch and never falls: a long run will run out "
+        "of memory. Look for tensors that are kept, such as losses with their graph.",
         tuple(f"end of epoch {number}: {format_bytes(end)}" for number, end in enumerate(ends, 1)),
         None,
         min(1.0, (later[-1] - later[0]) / later[0]),
@@ -63,9 +63,9 @@ def swapping(view: RunView) -> Finding | None:
     if not swapped or max(swapped) - swapped[0] < _SWAPPED_BYTES:
         return None
     faults = [count for count in telemetry["major_faults"] if count is not None]
-    evidence = [f"at most {format_bytes(max(swapped))} in swap"]
+    evidence = [f"up to {format_bytes(max(swapped))} in swap"]
     if faults:
-        evidence.append(f"{max(faults) - faults[0]:,} pages had to be read back from a disk")
+        evidence.append(f"{max(faults) - faults[0]:,} pages were read back from disk")
     total = view.run.info.get("environment", {}).get("memory_bytes")
     if total:
         evidence.append(f"{format_share(max(swapped) / total)} of the machine's memory")
@@ -76,7 +76,7 @@ def swapping(view: RunView) -> Finding | None:
         command = shlex.join(["stepscope", "memory", str(spec["model"]), *batch])
     return Finding(
         "swapping",
-        "The run was swapped: its steps wait for a disk whenever they touch that memory.",
+        "Memory of the run was swapped out: steps that use it wait for a disk.",
         tuple(evidence),
         command,
         0.5,

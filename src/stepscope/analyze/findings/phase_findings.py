@@ -14,26 +14,25 @@ _FEWEST_STEPS = 30
 _NOISY = 0.3
 
 
+def _of_a_step(view: RunView, took_s: float | None) -> str:
+    return f"{format_duration(took_s or 0.0)} of a step of {format_duration(view.median_s)}"
+
+
 def large_optimizer(view: RunView) -> Finding | None:
     """Report an optimiser that takes as long as the gradients should."""
-    share = view.share("optimizer")
+    share, batch = view.share("optimizer"), view.mean("samples")
     if share < _MUCH_OPTIMIZER:
         return None
-    batch = view.mean("samples")
-    return Finding(
-        "large_optimizer",
-        f"{format_share(share)} of the time updates weights, whatever the batch: a larger batch, "
-        "or several for each update, would spread it.",
-        (
-            f"{format_duration(view.mean('optimizer_s') or 0.0)} of a step of "
-            f"{format_duration(view.median_s)}",
-            *([f"{batch:g} samples a step"] if batch else []),
-        ),
-        view.again("sweep", "--over", f"batch_size={batch:g},{2 * batch:g},{4 * batch:g}")
-        if batch
-        else None,
-        share,
+    evidence, command = [_of_a_step(view, view.mean("optimizer_s"))], None
+    if batch:
+        evidence.append(f"{batch:g} samples per step")
+        sizes = f"batch_size={batch:g},{2 * batch:g},{4 * batch:g}"
+        command = view.again("sweep", "--over", sizes)
+    text = (
+        f"The optimiser takes {format_share(share)} of the time, whatever the batch size: use a "
+        "larger batch or accumulate gradients."
     )
+    return Finding("large_optimizer", text, tuple(evidence), command, share)
 
 
 def large_transfer(view: RunView) -> Finding | None:
@@ -42,16 +41,13 @@ def large_transfer(view: RunView) -> Finding | None:
     if share < _MUCH_TRANSFER:
         return None
     on_cpu = view.run.info.get("environment", {}).get("device", "cpu") == "cpu"
-    what = "changes the batch's layout or type" if on_cpu else "moves the batch to the device"
-    own = view.run.info.get("kind") == "run"
+    what = "Converting batches" if on_cpu else "Moving batches to the device"
     flag = "memory_format=contiguous,channels_last" if on_cpu else "pin_memory=false,true"
+    own = view.run.info.get("kind") == "run"
     return Finding(
         "large_transfer",
-        f"{format_share(share)} of the time {what}.",
-        (
-            f"{format_duration(view.mean('transfer_s') or 0.0)} of a step of "
-            f"{format_duration(view.median_s)}",
-        ),
+        f"{what} takes {format_share(share)} of the time.",
+        (_of_a_step(view, view.mean("transfer_s")),),
         view.again("sweep", "--over", flag) if own else None,
         share,
     )
@@ -62,14 +58,12 @@ def unattributed(view: RunView) -> Finding | None:
     share = view.share("other")
     if share < _MUCH_OTHER:
         return None
-    return Finding(
-        "unattributed",
-        f"{format_share(share)} of the time is in no phase: what the loop does beside training, "
-        "such as metrics, logging or printing.",
-        (f"{format_duration(view.mean('other_s') or 0.0)} of {format_duration(view.median_s)}",),
-        None,
-        share,
+    text = (
+        f"{format_share(share)} of the time is in no phase of training: look for metrics, logging "
+        "or printing in the loop."
     )
+    evidence = (_of_a_step(view, view.mean("other_s")),)
+    return Finding("unattributed", text, evidence, None, share)
 
 
 def costly_instrument(view: RunView) -> Finding | None:
@@ -78,13 +72,8 @@ def costly_instrument(view: RunView) -> Finding | None:
     share, cost_s = instrument.get("overhead_share"), instrument.get("overhead_per_step_s")
     if not share or not cost_s or share < _COSTLY:
         return None
-    return Finding(
-        "costly_instrument",
-        f"Measuring takes {format_share(share)} of a step: these steps are very short.",
-        (f"{format_duration(cost_s)} of {format_duration(view.median_s)}",),
-        None,
-        share,
-    )
+    text = f"Profiling takes {format_share(share)} of a step, because the steps are very short."
+    return Finding("costly_instrument", text, (_of_a_step(view, cost_s),), None, share)
 
 
 def too_short(view: RunView) -> Finding | None:
@@ -92,13 +81,12 @@ def too_short(view: RunView) -> Finding | None:
     steps = len(view.step_s)
     if steps >= _FEWEST_STEPS:
         return None
-    return Finding(
-        "too_short",
-        f"Only {steps} steps were measured after start-up: too few to say much.",
-        (f"{len(view.run.steps)} steps total; {_FEWEST_STEPS} or more after start-up are wanted",),
-        None,
-        1.0,
+    text = (
+        f"Only {steps} steps were measured after warm-up: too few for reliable figures. Train for "
+        "more steps."
     )
+    evidence = f"{len(view.run.steps)} steps total; wanted {_FEWEST_STEPS} or more after warm-up"
+    return Finding("too_short", text, (evidence,), None, 1.0)
 
 
 def too_noisy(view: RunView) -> Finding | None:
@@ -110,16 +98,15 @@ def too_noisy(view: RunView) -> Finding | None:
     spread = (high - low) / view.median_s
     if spread < _NOISY:
         return None
+    again = ("sweep", "--over", "seed=1", "--repeats", "6")
     return Finding(
         "too_noisy",
-        f"Steps jump about: the middle half of them lies {format_share(spread)} apart. One run "
-        "decides nothing; repeat it in rounds.",
+        f"Steps are noisy: the interquartile range is {format_share(spread)} of the median. "
+        "Repeat the run before you compare it.",
         (
             f"quartiles {format_duration(low)} and {format_duration(high)}, median "
             f"{format_duration(view.median_s)}",
         ),
-        view.again("sweep", "--over", "seed=1", "--repeats", "6")
-        if view.run.info.get("kind") == "run"
-        else None,
+        view.again(*again) if view.run.info.get("kind") == "run" else None,
         min(1.0, spread),
     )

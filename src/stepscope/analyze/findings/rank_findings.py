@@ -34,10 +34,10 @@ def straggler(view: RunView) -> Finding | None:
         f"All ranks wait for {where}: its own work takes {format_share(share)} of a step longer "
         f"than that of the others, mostly in `{phase}`.",
         (
-            f"`{phase}`: {format_duration(slow_s[phase])} a step there, "
-            f"{format_duration(usual[phase])} on the others",
-            f"own work of a step: {format_duration(sum(slow_s.values()))} there, "
-            f"{format_duration(sum(usual.values()))} on the others (medians over ranks)",
+            f"`{phase}`: {format_duration(slow_s[phase])} per step, "
+            f"{format_duration(usual[phase])} on the other ranks",
+            f"own work: {format_duration(sum(slow_s.values()))} per step, "
+            f"{format_duration(sum(usual.values()))} on the other ranks (medians)",
         ),
         None,
         min(1.0, share),
@@ -55,12 +55,12 @@ def exposed_communication(view: RunView) -> Finding | None:
     mean_s = sum(known) / len(known)
     return Finding(
         "exposed_exchange",
-        f"{format_share(share)} of the time goes into exchanging gradients, with nothing left to "
-        "compute meanwhile: the part of each process is small for what it has to send.",
+        f"{format_share(share)} of the time is gradient communication that no computation hides: "
+        "the batch of each process is small for the gradients that it sends.",
         (
-            f"{format_duration(mean_s)} of a step of {format_duration(view.median_s)}, on rank 0; "
-            "waiting for a slower rank is in it",
-            "a larger --batch-size, --accumulate, or fewer --processes make it a smaller part",
+            f"{format_duration(mean_s)} of a step of {format_duration(view.median_s)} on rank 0, "
+            "including waiting for slower ranks",
+            "a larger --batch-size, --accumulate or fewer --processes reduce this share",
         ),
         None,
         share,

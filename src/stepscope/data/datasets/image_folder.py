@@ -11,11 +11,11 @@ from stepscope.data.dataset import (
     Opened,
     Report,
     Split,
-    Verified,
     samples_taken,
 )
 from stepscope.data.image_index import FolderLayout, Listing, list_images, shown
 from stepscope.errors import DataError, MissingExtraError, RequestError
+from stepscope.records.types import VerifiedFile
 
 NAME = "folder"
 SHAPE = (3, 224, 224)
@@ -23,12 +23,7 @@ SOURCES = ("local", "memory", "synthetic")
 
 
 def describe(reading: DataSource) -> DataSet:
-    """Return the description of the folder at a data source.
-
-    Raises:
-        DataError: the folder is not in the ImageNet layout.
-        RequestError: the shape or the source is not supported.
-    """
+    """Return the description of the folder at a data source."""
     shape = reading.shape or SHAPE
     if len(shape) != 3 or shape[0] != 3:
         found = ",".join(map(str, shape))
@@ -68,8 +63,8 @@ def _open(split: Split, reading: DataSource) -> Opened:
     listing = _listing(list_images(reading.data_dir), split, reading.samples)
     if not len(listing):
         raise DataError(
-            f"wanted images to test on in {shown(reading.data_dir / 'val')}, in a folder for each "
-            "class; found none. Add them, or train without tests: --no-evaluate."
+            f"wanted test images in {shown(reading.data_dir / 'val')}, in a folder for each class; "
+            "found none. Add them, or train without tests: --no-evaluate."
         )
     height, width = (reading.shape or SHAPE)[1:]
     local = reading.source == "local"
@@ -85,25 +80,21 @@ def _listing(layout: FolderLayout, split: Split, samples: int | None) -> Listing
 
 
 def _get(data_dir: Path, report: Report) -> None:
-    raise RequestError(
-        f"{NAME} is a folder of your own, and nowhere to be had: give where it lies as --data-dir."
-    )
+    raise RequestError(f"{NAME}: cannot fetch your own images. Give their folder as --data-dir.")
 
 
-def _verify(data_dir: Path) -> list[Verified]:
+def _verify(data_dir: Path) -> list[VerifiedFile]:
     """Decode every image."""
     from stepscope.data.image_decode import UnreadableImage, decode
     from stepscope.data.image_transforms import Box
 
-    def one(file: Path) -> Verified:
-        name = shown(file.relative_to(data_dir))
+    def one(file: Path) -> VerifiedFile:
+        name, fault = shown(file.relative_to(data_dir)), ""
         try:
             decode(file.read_bytes(), lambda height, width: Box(0, 0, height, width), (1, 1))
-        except OSError as error:
-            return Verified(name, "unreadable", str(error.strerror))
-        except UnreadableImage as error:
-            return Verified(name, "unreadable", shown(str(error)))
-        return Verified(name, "ok")
+        except (OSError, UnreadableImage) as error:
+            fault = shown(str(error.strerror if isinstance(error, OSError) else error))
+        return {"file": name, "status": "unreadable" if fault else "ok", "detail": fault}
 
     layout = list_images(data_dir)
     return [one(path) for path in layout.train.paths + layout.test.paths]

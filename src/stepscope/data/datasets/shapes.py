@@ -1,20 +1,17 @@
 """The built-in data set: ten classes of drawn 32x32 figures, generated in seconds.
 
-It needs no download, so `stepscope run` works at once and anywhere. Each image holds one figure
-(disc, ring, square, ...) of random place, size, tilt and colour over a background with a
-brightness gradient and noise; the contrast is drawn from weak to clear. No class changes under a
-horizontal flip, and a crop that shifts by four pixels leaves a figure recognisable, so the usual
-CIFAR-10 augmentation is harmless.
+Each image has one figure of random place, size, tilt and colour over a noisy gradient. The usual
+CIFAR-10 augmentation is harmless: no class changes under a flip or a shift by four pixels.
 
 The bytes are part of the interface: sample i of a split depends only on the data seed, the split
-and i. `--samples N` is therefore a prefix of the whole, and results of different machines are
-comparable. Random numbers come from splitmix64, not from a library's generator, and drawing uses
-only operations that IEEE 754 rounds in one way (+ - * / sqrt, min, max, in float32): no sine, no
-sum whose order depends on the machine. `FILES` has the checksums.
+and i, so `--samples N` is a prefix and results of different machines are comparable. Drawing
+therefore uses splitmix64 and only operations that IEEE 754 rounds in one way (float32, no sine).
 """
 
 from __future__ import annotations
 
+import contextlib
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,13 +25,11 @@ from stepscope.data.dataset import (
     DataSource,
     Records,
     Split,
-    Verified,
-    VerifiedCache,
 )
-from stepscope.data.record_cache import PIECE, read_records, write_records
 from stepscope.data.sample_order import GOLDEN, Words, mix
 from stepscope.data.samples import (
     IMAGE_BYTES,
+    RECORD_BYTES,
     MemorySamples,
     PublishedFiles,
     RecordFile,
@@ -43,7 +38,8 @@ from stepscope.data.samples import (
     pack,
 )
 from stepscope.errors import DataError
-from stepscope.files import cache_folder, write_atomically
+from stepscope.files import cache_folder, replace_file, write_atomically
+from stepscope.records.types import VerifiedFile, VerifiedFolder
 
 # Of the training pixels divided by 255; tests/data/datasets/test_shapes.py computes them again.
 MEAN = (0.499510, 0.500643, 0.500577)
@@ -73,6 +69,7 @@ _SPLIT_KEYS: dict[Split, int] = {"train": 0x7261_696E, "test": 0x7465_7374}
 _WORDS_A_SAMPLE = 512  # random 64-bit words: 32 for the figure, the rest for noise
 _FIGURE_WORDS = 32
 _NOISE_WORDS = IMAGE_BYTES // 8
+_PIECE = 500  # records per read or write: 1.5 MB, which fits a second-level cache
 _BLOCK = 200  # samples drawn at once, to fit a second-level cache; does not affect the bytes
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -207,15 +204,10 @@ def _draw_into(samples: MemorySamples, split: Split, start: int) -> None:
         samples.images[first + order] = _draw(split, start + first + order, part[order])
 
 
-def check(data_dir: Path) -> None:
-    """Do nothing: generated data cannot be missing."""
-
-
 def load(split: Split, data_dir: Path, samples: int | None = None) -> MemorySamples:
     """Return the first samples of a split; `data_dir` is not used.
 
-    Record files in the user's cache keep them. A few samples of a file are drawn each time, which
-    is faster than reading and checking the whole file.
+    Whole files are kept in the user's cache. Missing or damaged ones are drawn again.
     """
     files, count = FILES.needed(split, samples)
     loaded, folder = _room_for(count), _cache()
@@ -225,24 +217,43 @@ def load(split: Split, data_dir: Path, samples: int | None = None) -> MemorySamp
         part = MemorySamples(loaded.images[start:stop], loaded.labels[start:stop])
         if folder is None or len(part) < CACHED_FROM:
             _draw_into(part, split, start)
-        elif not read_records(folder / file.name, file, part.images, part.labels):
+        elif not _read_cached(folder / file.name, file, part):
             _draw_into(part, split, start)
-            if not write_records(folder / file.name, file, _records_of(file, part, split, start)):
-                folder = None
+            if len(part) == file.records:
+                with contextlib.suppress(OSError):  # drawn again next time
+                    replace_file(folder / file.name, _records_of(part))
     return loaded
 
 
-def _records_of(
-    file: RecordFile, drawn: MemorySamples, split: Split, start: int
-) -> Iterator[np.ndarray]:
-    """Yield the records of a whole file in pieces; draw the missing ones."""
-    for first in range(0, file.records, PIECE):
-        stop = min(first + PIECE, file.records)
-        if stop <= len(drawn):
-            yield pack(drawn.images[first:stop], drawn.labels[first:stop])
-        else:
-            more = draw(split, start + first, start + stop)
-            yield pack(more.images, more.labels)
+def _read_cached(path: Path, wanted: RecordFile, samples: MemorySamples) -> bool:
+    """Read the first samples of a file; return whether the whole file has the expected crc32.
+
+    Reads in pieces, so that the peak memory of a run is that of its training.
+    """
+    pixels = samples.images.reshape(len(samples), IMAGE_BYTES)
+    piece = np.empty((_PIECE, RECORD_BYTES), dtype=np.uint8)
+    checksum = 0
+    try:
+        if not path.is_file():  # opening a pipe would wait
+            return False
+        with path.open("rb") as file:
+            for first in range(0, wanted.records, _PIECE):
+                part = piece[: wanted.records - first]
+                if file.readinto(part.data) != part.nbytes:
+                    return False
+                checksum = zlib.crc32(part.data, checksum)
+                taken = part[: max(0, len(samples) - first)]
+                samples.labels[first : first + len(taken)] = taken[:, 0]
+                pixels[first : first + len(taken)] = taken[:, 1:]
+    except OSError:
+        return False
+    return checksum == wanted.crc32
+
+
+def _records_of(samples: MemorySamples) -> Iterator[bytes]:
+    for first in range(0, len(samples), _PIECE):
+        part = slice(first, first + _PIECE)
+        yield pack(samples.images[part], samples.labels[part]).tobytes()
 
 
 def _cache() -> Path | None:
@@ -251,21 +262,20 @@ def _cache() -> Path | None:
 
 
 def open_files(split: Split, data_dir: Path, samples: int | None = None) -> RecordFiles:
-    """Return the first samples of a split as files, drawn once into `data_dir`/shapes-v1.
+    """Return the first samples of a split as files; missing and damaged files are drawn.
 
-    Writes whole files. Existing files are checked, which reads them into the page cache, and drawn
-    again if they are damaged.
+    Checking reads the files into the page cache.
     """
     files, count = FILES.needed(split, samples)
     for number, file in enumerate(files):
         path = data_dir / FOLDER / file.name
-        if not _examine(path, file).ok:
+        if _examine(path, file)["status"] != "ok":
             drawn = draw(split, number * file.records, (number + 1) * file.records)
             records = pack(drawn.images, drawn.labels)
             found = inspect(records, file, len(CLASS_NAMES))
-            if not found.ok:  # otherwise every run would draw the file again
+            if found["status"] != "ok":  # otherwise every run would draw the file again
                 raise DataError(
-                    f"this machine draws {file.name} differently ({found.detail}). "
+                    f"this machine draws {file.name} differently ({found['detail']}). "
                     "Please report it; --source memory works nonetheless."
                 )
             write_atomically(path, [records.tobytes()])
@@ -281,33 +291,36 @@ def get(data_dir: Path, report: Callable[[str], None]) -> None:
         open_files(split, data_dir)
 
 
-def verify(data_dir: Path) -> list[Verified]:
+def verify(data_dir: Path) -> list[VerifiedFile]:
     """Check the existing record files; missing ones are drawn on demand."""
     found = [_examine(data_dir / FOLDER / file.name, file) for file in FILES]
-    return [
-        Verified(one.file, "ok", "not written yet; drawn when needed")
-        if one.status == "missing"
-        else one
-        for one in found
-    ]
+    for one in found:
+        if one["status"] == "missing":
+            one["status"], one["detail"] = "ok", "not written yet; drawn when needed"
+    return found
 
 
-def verify_cache() -> VerifiedCache | None:
+def verify_cache() -> VerifiedFolder | None:
     """Check the files of the user's cache; damaged ones are drawn again on demand."""
     folder = _cache()
     if folder is None:
         return None
     found = [_examine(folder / file.name, file) for file in FILES]
-    return VerifiedCache(folder, tuple(one for one in found if one.status != "missing"))
+    return {
+        "folder": str(folder),
+        "size_bytes": sum(file.stat().st_size for file in folder.glob("*")),
+        "files": [one for one in found if one["status"] != "missing"],
+    }
 
 
-def _examine(path: Path, file: RecordFile) -> Verified:
+def _examine(path: Path, file: RecordFile) -> VerifiedFile:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return Verified(file.name, "missing", f"{path} is not there")
+        return {"file": file.name, "status": "missing", "detail": f"no such file: {path}"}
     except OSError as error:
-        return Verified(file.name, "unreadable", f"{path}: {error.strerror}")
+        detail = f"{path}: {error.strerror}"
+        return {"file": file.name, "status": "unreadable", "detail": detail}
     return inspect(content, file, len(CLASS_NAMES))
 
 
@@ -318,7 +331,7 @@ def describe(reading: DataSource) -> DataSet:
         class_names=CLASS_NAMES,
         train_samples=FILES.count("train"),
         test_samples=FILES.count("test"),
-        check=check,
+        check=lambda data_dir: None,  # generated data cannot be missing
         get=get,
         verify=verify,
         records=Records(load, open_files, MEAN, STD),

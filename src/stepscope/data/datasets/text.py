@@ -15,11 +15,11 @@ from stepscope.data.dataset import (
     Opened,
     Report,
     Split,
-    Verified,
     samples_taken,
 )
 from stepscope.data.image_index import content_of, shown
 from stepscope.errors import DataError, RequestError, require_packages
+from stepscope.records.types import VerifiedFile
 
 SENTENCE, LABEL = "sentence", "label"
 # A network has a score for every number up to the largest label: a typo must not fill the memory.
@@ -55,11 +55,7 @@ class Texts:
 
 
 def read_texts(file: Path) -> Texts:
-    """Return the texts of a file; cached until the file changes.
-
-    Raises:
-        DataError: the file cannot be read, or is not a table of texts and labels.
-    """
+    """Return the texts of a file; cached until the file changes."""
     try:
         state = file.stat()
     except OSError as error:
@@ -88,7 +84,7 @@ def _read(file: Path, changed_ns: int, size_bytes: int) -> Texts:
         if len(values) != len(names):
             raise DataError(
                 f"{shown(file)}, line {number:,}: wanted {len(names)} values with tabs between "
-                f"them, as the first line names, found {len(values)}. Mend or remove the line."
+                f"them, as in the first line, found {len(values)}. Correct or remove the line."
             )
         texts.append(values[sentence].encode())
         labels.append(_label(values[label], file, number))
@@ -129,12 +125,7 @@ SOURCES = ("memory", "synthetic")
 
 
 def describe(reading: DataSource) -> DataSet:
-    """Return the description of the texts at a data source.
-
-    Raises:
-        DataError: the texts are missing or invalid.
-        RequestError: the source is not supported.
-    """
+    """Return the description of the texts at a data source."""
     if reading.source not in SOURCES:
         raise RequestError(
             f"source: texts are small and held in memory; wanted {' or '.join(SOURCES)}, found "
@@ -147,8 +138,8 @@ def describe(reading: DataSource) -> DataSet:
     if len(unknown):
         raise DataError(
             f"{shown(reading.data_dir / FILES['test'])} has the label {unknown[0]}, and "
-            f"{FILES['train']} has labels up to {classes - 1}. A network knows the classes that it "
-            "was trained on: remove those texts, or add some to train on."
+            f"{FILES['train']} has labels up to {classes - 1}. Remove those texts, or add training "
+            "texts of that class."
         )
     return DataSet(
         name=NAME,
@@ -173,8 +164,8 @@ def _texts(split: Split, data_dir: Path, samples: int | None = None) -> Texts:
         has_train, has_test = train_file.is_file(), test_file.is_file()
     except OSError as error:
         raise DataError(
-            f"cannot look into {shown(data_dir)}: {error.strerror}. Make it readable, or give "
-            "another --data-dir."
+            f"cannot read {shown(data_dir)}: {error.strerror}. Make it readable, or give another "
+            "--data-dir."
         ) from error
     if not has_train:
         raise DataError(
@@ -184,7 +175,7 @@ def _texts(split: Split, data_dir: Path, samples: int | None = None) -> Texts:
         )
     train = read_texts(train_file)
     if not len(train):
-        raise DataError(f"wanted texts to train on in {shown(train_file)}; found none.")
+        raise DataError(f"wanted training texts in {shown(train_file)}; found none.")
     test = read_texts(test_file) if has_test else train.first(0)
     count = samples_taken(split, samples, len(train), len(test))
     return (train if split == "train" else test).first(count)
@@ -201,7 +192,7 @@ def _open(split: Split, reading: DataSource) -> Opened:
     texts = _texts(split, reading.data_dir, reading.samples)
     if not len(texts):
         raise DataError(
-            f"wanted texts to test on in {shown(reading.data_dir / FILES[split])}; found none. "
+            f"wanted test texts in {shown(reading.data_dir / FILES[split])}; found none. "
             "Add them, or train without tests: --no-evaluate."
         )
     folder = reading.vocabulary_dir
@@ -219,20 +210,18 @@ def _open(split: Split, reading: DataSource) -> Opened:
 
 
 def _get(data_dir: Path, report: Report) -> None:
-    raise RequestError(
-        f"{NAME} is texts of your own, and nowhere to be had: give where they lie as --data-dir."
-    )
+    raise RequestError(f"{NAME}: cannot fetch your own texts. Give their folder as --data-dir.")
 
 
-def _verify(data_dir: Path) -> list[Verified]:
+def _verify(data_dir: Path) -> list[VerifiedFile]:
     """Check every file, also `test.tsv`, which a run does not use."""
 
-    def one(name: str) -> Verified:
+    def one(name: str) -> VerifiedFile:
         try:
             texts = read_texts(data_dir / name)
         except DataError as error:
-            return Verified(name, "unreadable", str(error))
-        return Verified(name, "ok", f"{len(texts):,} texts")
+            return {"file": name, "status": "unreadable", "detail": str(error)}
+        return {"file": name, "status": "ok", "detail": f"{len(texts):,} texts"}
 
     names = [*FILES.values(), *(["test.tsv"] if (data_dir / "test.tsv").is_file() else [])]
     return [one(name) for name in names]

@@ -1,11 +1,8 @@
 """WordPiece vocabularies, as BERT's, trained on the training texts, and batches of their tokens.
 
-The `tokenizers` library trains them. By default it numbers the parts of words (`##a`) in the order
-of a hash table, which varies, and breaks ties by those numbers. Passing the alphabet in order makes
-the vocabulary reproducible.
-
-Training takes seconds, so vocabularies are stored in the user's cache under the checksum of their
-input: one token per line, as in BERT's `vocab.txt`. Nothing is written to the data folder.
+The `tokenizers` library numbers the parts of words (`##a`) in the order of a hash table, which
+varies; passing the alphabet in order makes the vocabulary reproducible. Training takes seconds, so
+vocabularies are stored in the user's cache under the checksum of their input.
 """
 
 from __future__ import annotations
@@ -43,10 +40,7 @@ _RECIPE = "1"  # change it when the same text gives another vocabulary
 
 
 class TextBatches(Dataset[Batch]):
-    """The batch of each `BatchKey`: int64 tokens [n, longest text] and labels.
-
-    Shorter texts are padded to the longest of the batch.
-    """
+    """The batch of each `BatchKey`: int64 tokens, padded to the longest text, and labels."""
 
     def __init__(self, texts: Texts, tokenizer: Tokenizer) -> None:
         self._texts, self._tokenizer = texts, tokenizer
@@ -62,16 +56,12 @@ class TextBatches(Dataset[Batch]):
 
 
 def make_tokenizer(tokens: Sequence[str], sequence_length: int) -> Tokenizer:
-    """Return a tokeniser that truncates at a length and pads to the longest text.
-
-    Raises:
-        DataError: a special token is missing, or padding is not number 0.
-    """
+    """Return a tokeniser that truncates at a length and pads to the longest text."""
     missing = [token for token in SPECIAL if token not in tokens]
     if missing or tokens[PADDING_ID] != PADDING:
         wanted = f"{', '.join(SPECIAL)} in the vocabulary, {PADDING} first"
         found = f"no {', '.join(missing)}" if missing else f"{tokens[PADDING_ID]!r} first"
-        raise DataError(f"wanted {wanted}; found {found}. Use a vocabulary of BERT's kind.")
+        raise DataError(f"wanted {wanted}; found {found}. Use a vocabulary of BERT.")
     # No thread pool of the library's own, so that the work counts for the loader's process.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from tokenizers import models, processors
@@ -125,11 +115,7 @@ def train_vocabulary(texts: Sequence[str], most_tokens: int) -> list[str]:
 
 
 def read_vocabulary(folder: Path) -> list[str] | None:
-    """Return the vocabulary of a pretrained network; None if it has none.
-
-    Raises:
-        DataError: the vocabulary cannot be read.
-    """
+    """Return the vocabulary of a pretrained network; None if it has none."""
     lines, whole = folder / "vocab.txt", folder / "tokenizer.json"
     try:
         if lines.is_file():
@@ -140,7 +126,7 @@ def read_vocabulary(folder: Path) -> list[str] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"cannot read the vocabulary in {shown(folder)}: {type(error).__name__}: {error}. "
-            "Wanted vocab.txt, a token a line, or the tokenizer.json of a WordPiece tokenizer."
+            "Wanted vocab.txt, one token per line, or a WordPiece tokenizer.json."
         ) from error
     return None
 

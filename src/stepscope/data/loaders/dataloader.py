@@ -1,8 +1,7 @@
 """torch's DataLoader, set up to load whole batches by key, and to continue when its workers die.
 
-A worker may be killed, or fail to start because memory is short. The loader then continues from the
-same batch with one worker fewer, in the end with none. No batch is lost or repeated: a batch
-depends on its key alone (`data.sample_order`), so another worker makes it again.
+Without a worker that is killed or fails to start, the loader continues from the same batch. No
+batch is lost or repeated: it depends on its key alone (`data.sample_order`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -38,14 +37,9 @@ class Noticed(NamedTuple):
 
 
 class DelayedDataset(Dataset[Any]):
-    """Delay the batches of another data set, to simulate a slower pipeline or disk.
-
-    The process that makes the batch sleeps once: a sleep for each sample would add the wake-up time
-    of the system.
-    """
+    """Delay the batches of another data set, to simulate a slower pipeline or disk."""
 
     def __init__(self, dataset: Dataset[Any], delay_s: float) -> None:
-        """Delay `dataset` by `delay_s` a sample."""
         self._dataset, self._delay_s = dataset, delay_s
 
     def __len__(self) -> int:
@@ -101,26 +95,18 @@ class _Remaining:
         return iter(replace(self.order, skip=self.order.skip + self.given))
 
 
-class MakeLoader(Protocol):
-    """`make_loader` for one data set, with all settings but the number of workers."""
-
-    def __call__(self, keys: Iterable[BatchKey], *, workers: int) -> DataLoader[Any]:
-        """Return a loader for some keys."""
-
-
 class RecoveringLoader:
     """Iterate over the batches of `order`, even if workers die.
 
-    Each item is a batch and its load timing. Notices are taken off the batches, and each is passed
-    to `on_notice` once. The worker pool has the number of workers: a worker that one loader loses
-    is lost for all loaders of the run. One iterator at a time.
+    Notices are taken off the batches, and each is passed to `on_notice` once. A worker that one
+    loader loses is lost for all loaders of the run. One iterator at a time.
     """
 
     def __init__(
         self,
         split: str,
         order: EpochOrder,
-        make: MakeLoader,
+        make: Callable[..., DataLoader[Any]],  # from keys and `workers`
         worker_pool: WorkerPool,
         on_notice: Callable[[Notice], None] = lambda notice: None,
     ) -> None:

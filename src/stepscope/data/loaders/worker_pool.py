@@ -1,13 +1,9 @@
 """The loader workers of a run, and the detection of workers that die.
 
-Torch raises from its SIGCHLD handler wherever the training is, even in a backward pass. This module
-records the death and raises only while the training waits for data, and there only inside blocking
-calls. Elsewhere Python may swallow the exception (in a weak reference callback) or corrupt its
-state (while it starts a thread); both have happened.
-
-A killed worker may hold a lock of the shared queues. The other workers can then neither continue
-nor shut down, so they are killed as well. Torch has no public API for this: the module uses names
-with a leading underscore.
+Torch raises from its SIGCHLD handler wherever the training is. This module raises only while the
+training waits for data, inside blocking calls: elsewhere Python may swallow the exception or
+corrupt its state. A killed worker may hold a lock of the shared queues, so the others are killed
+as well. Torch has no public API for this: the module uses names with a leading underscore.
 """
 
 from __future__ import annotations
@@ -60,11 +56,7 @@ class LostWorker(BaseException):
 
 @dataclass(frozen=True)
 class Fallback:
-    """A loader continues with fewer workers.
-
-    `batch` is the first batch of the epoch, counted from 1, without the worker. At the end of an
-    epoch it is one more than the epoch has.
-    """
+    """A loader continues with fewer workers from `batch` of the epoch on, counted from 1."""
 
     split: str
     epoch: int
@@ -75,11 +67,7 @@ class Fallback:
 
 
 class WorkerPool:
-    """The number of loader workers of a run, and the detection of those that die.
-
-    All loaders of a run share one pool; the run waits for one loader at a time. `on_fallback` is
-    called when a loader continues with fewer workers.
-    """
+    """The number of workers of all loaders of a run, and the detection of those that die."""
 
     def __init__(self, workers: int, on_fallback: Callable[[Fallback], None]) -> None:
         self.workers = workers
@@ -235,8 +223,7 @@ def _send_again_soon(number: int) -> None:
         time.sleep(_AGAIN_AFTER_S)
         os.kill(os.getpid(), number)
 
-    # Not `threading`, whose locks the interrupted code may hold. If no thread can be started,
-    # torch's own check must do.
+    # Not `threading`, whose locks the interrupted code may hold.
     with contextlib.suppress(RuntimeError):
         _thread.start_new_thread(send, ())
 

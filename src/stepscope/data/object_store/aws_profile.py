@@ -16,23 +16,17 @@ _WANTED = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token", "r
 
 
 def profile_settings() -> dict[str, str]:
-    """Return key, secret, token and region of the selected profile, as far as it has them.
-
-    If the environment has credentials, none are taken from the profile.
-
-    Raises:
-        DataError: `AWS_PROFILE` names a profile that no file has, or a file cannot be read.
-    """
-    asked = os.environ.get("AWS_PROFILE")
-    profile = asked or "default"
+    """Return key, secret, token and region of the selected profile, if not in the environment."""
+    selected = os.environ.get("AWS_PROFILE")
+    profile = selected or "default"
     found = {
         **_section(_file("AWS_CONFIG_FILE", "config"), profile, f"profile {profile}"),
         **_section(_file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), profile, profile),
     }
-    if asked and not found:
+    if selected and not found:
         raise DataError(
-            f"AWS_PROFILE is {asked!r}, and neither ~/.aws/credentials nor ~/.aws/config has it. "
-            "Name a profile that is there, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+            f"AWS_PROFILE is {selected!r}, which is not in ~/.aws/credentials or ~/.aws/config. "
+            "Name another profile, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         )
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         found = {name: value for name, value in found.items() if name == "region"}
@@ -53,7 +47,7 @@ def _section(path: Path, *names: str) -> dict[str, str]:
     except (configparser.Error, UnicodeDecodeError, PermissionError) as error:
         # Not the parser's message, which quotes the line and may contain a secret.
         raise DataError(
-            f"cannot read {path}: {type(error).__name__}. Mend it, or set AWS_ACCESS_KEY_ID and "
+            f"cannot read {path}: {type(error).__name__}. Correct it, or set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY."
         ) from None
     for name in names:

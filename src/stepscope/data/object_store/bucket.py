@@ -21,7 +21,6 @@ from stepscope.data.samples import MemorySamples, Samples
 from stepscope.errors import DataError, RequestError
 
 if TYPE_CHECKING:
-    from stepscope.data.object_store.download import DownloadProgress
     from stepscope.data.object_store.request_latency import RequestTimes
 
 FOLDER = "object-store"
@@ -47,29 +46,20 @@ class StoredSplit:
 
 
 def check(name: str, reading: DataSource, counts: dict[Split, int]) -> None:
-    """Check that a run can read a bucket.
-
-    Raises:
-        DataError: the bucket cannot be reached, or has another data set or too few samples.
-        RequestError: shards cannot be streamed in this order.
-    """
+    """Check that a run can read a bucket."""
     address = parse_address(reading.source, reading.endpoint_url)
     manifest = ask_store_process(address).manifest
     for split, wanted in counts.items():
         _check_holds(manifest, address, name, split, wanted)
     if reading.access == "stream" and manifest.layout == "shards" and reading.shuffle == "full":
         raise RequestError(
-            f"shuffle: full wants any sample at any time, and {address} holds shards, of which "
-            "each is read whole: nearly every sample would cost a shard. Use --shuffle block, "
-            "which takes shard after shard, or --access download."
+            f"shuffle: full cannot stream from {address}, which has shards: nearly every sample "
+            "would read a whole shard. Use --shuffle block or --access download."
         )
 
 
 def open_split(name: str, split: Split, count: int, reading: DataSource) -> StoredSplit:
-    """Download the first `count` samples of a split, or open them for streaming.
-
-    The calling process may fork workers afterwards: it creates no client itself.
-    """
+    """Download the first `count` samples of a split, or open them for streaming."""
     from stepscope.data.object_store.request_latency import RequestTimes
     from stepscope.data.object_store.stored_samples import (
         StoredObjects,
@@ -85,11 +75,8 @@ def open_split(name: str, split: Split, count: int, reading: DataSource) -> Stor
     downloads = reading.access == "download"
     folder = reading.data_dir / FOLDER / folder_name(address)
 
-    def report(progress: DownloadProgress) -> None:
-        if reading.report is not None:
-            reading.report(split, progress)
-
     request = DownloadRequest(split, count, folder) if downloads else None
+    report = partial(reading.report, split) if reading.report else lambda progress: None
     answer = ask_store_process(address, request, report)
     manifest = answer.manifest
     _check_holds(manifest, address, name, split, count)
@@ -126,14 +113,14 @@ def _check_holds(
     if manifest.data != name:
         raise DataError(
             f"wanted {name} in {address}, found {manifest.data}. Use --data {manifest.data}, or "
-            f"put the other there with: stepscope data put {name} URL"
+            f"upload it with: stepscope data put {name} URL"
         )
     held = manifest.count(split)
     if held < wanted:
         raise DataError(
             f"wanted {wanted:,} {split} samples of {name} in {address}, found {held:,}. Give "
-            f"--samples {manifest.count('train')} or fewer, or put more there with `stepscope "
-            "data put`."
+            f"--samples {manifest.count('train')} or fewer, or upload more with `stepscope data "
+            "put`."
         )
     blocks = [entry.samples for entry in manifest.entries(split)[:-1]]
     if manifest.layout == "shards" and any(samples != BLOCK for samples in blocks):

@@ -1,7 +1,6 @@
 """The manifest of a bucket: each object with its size, checksum and label.
 
-`data put` writes `manifest.json` last, so a bucket with a manifest is complete. Shards contain the
-labels of their images.
+`data put` writes it last, so a bucket with a manifest is complete. Shards contain their labels.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class ManifestEntry:
         if len(body) != self.size_bytes:
             return f"wanted {self.size_bytes} bytes, found {len(body)}"
         if hashlib.sha256(body).hexdigest() != self.sha256:
-            return "its bytes are not those that the manifest names"
+            return "its checksum differs from the manifest"
         return None
 
 
@@ -74,11 +73,7 @@ class Manifest:
 
 
 def read_manifest(content: bytes | str, where: str) -> Manifest:
-    """Read a manifest; `where` names it in errors.
-
-    Raises:
-        DataError: the content is not a manifest, or has a newer version.
-    """
+    """Read a manifest; `where` names it in errors."""
     try:
         values = json.loads(content)
         if values["format"] != FORMAT:
@@ -89,8 +84,8 @@ def read_manifest(content: bytes | str, where: str) -> Manifest:
         return Manifest(str(values["data"]), values["layout"], *splits)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{where} is no manifest that this version reads ({type(error).__name__}: {error}). "
-            "Write it again with `stepscope data put`."
+            f"{where} is not a valid manifest ({type(error).__name__}: {error}). "
+            "Upload it again with `stepscope data put`."
         ) from None
 
 

@@ -1,8 +1,4 @@
-"""Messages for failed requests.
-
-A server's answer may quote credentials (a rejected signature includes the key), so none of its text
-is used: only the status code and the kind of failure.
-"""
+"""Messages for failed requests: never the server's text, which may quote credentials."""
 
 from __future__ import annotations
 
@@ -28,10 +24,12 @@ def failure_of(error: Exception) -> RequestFailure:
     status = int(found.group(1)) if (found := _STATUS.search(text)) else None
     if "NoSuchBucket" in text:
         return RequestFailure(
-            "there is no such bucket", "Check the bucket's name, or make it", False
+            "there is no such bucket", "Check the name of the bucket, or create it", False
         )
     if isinstance(error, FileNotFoundError) or status == 404:
-        return RequestFailure("there is no such object", "Put it with `stepscope data put`", False)
+        return RequestFailure(
+            "there is no such object", "Upload it with `stepscope data put`", False
+        )
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
         return RequestFailure(
             f"the store refused the credentials (HTTP {status or 403})",
@@ -51,4 +49,4 @@ def failure_of(error: Exception) -> RequestFailure:
         return RequestFailure("the store did not answer in time")
     if "kind: Connect" in text or "error sending request" in text or "onnect" in text:
         return RequestFailure("the connection failed")
-    return RequestFailure("the answer broke off")
+    return RequestFailure("the connection was closed before the end of the answer")

@@ -1,7 +1,6 @@
-"""A histogram of request latencies over the training process and its loader workers.
+"""A histogram of request latencies, in memory shared by the training and its loader workers.
 
-Buckets are 2 % wide, in memory that the workers share with the training. Each process has a
-separate row: no locks are needed, and a killed worker does not damage other rows.
+Each process has a separate row: no locks are needed, and a killed worker damages no other row.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ class RequestTimes:
 
 
 def summarize(all_counts: Iterable[list[int]]) -> RequestLatency | None:
-    """Return the number of requests, their bytes and latencies; None without requests.
-
-    Percentiles are accurate to 1 %.
-    """
+    """Return the number of requests, their bytes and latencies (to 1 %); None without requests."""
     total = [sum(column) for column in zip(*all_counts, strict=True)]
     requests = sum(total[:_BUCKETS])
     if not requests:

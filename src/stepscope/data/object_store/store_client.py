@@ -1,9 +1,8 @@
 """The client of an object store: concurrent requests, retried with exponential back-off.
 
-Results come in the order of the keys. Each process creates its own client on its first request,
-also a copy that was pickled or forked: the threads of the library do not survive a fork. A process
-that forks workers which send requests must not send any itself (see
-`data.object_store.store_process`).
+Each process creates its own client on its first request: the threads of the library do not survive
+a fork. A process that forks workers which send requests must not send any itself
+(`store_process`).
 """
 
 from __future__ import annotations
@@ -35,19 +34,13 @@ IN_FLIGHT = 32  # concurrent requests of a process
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Timeouts and limits of one request.
+    """Timeouts and limits of one request."""
 
-    answer_within_s: the timeout of an attempt.
-    first_wait_s, longest_wait_s: the back-off between attempts.
-    give_up_after_s: the total time for all attempts.
-    wrong_answers: the number of objects that may fail their check before giving up.
-    """
-
-    answer_within_s: float = 30.0
+    answer_within_s: float = 30.0  # each attempt
     first_wait_s: float = 0.1
     longest_wait_s: float = 5.0
-    give_up_after_s: float = 60.0
-    wrong_answers: int = 4
+    give_up_after_s: float = 60.0  # all attempts
+    wrong_answers: int = 4  # that fail their check
 
     def waits_s(self) -> Iterator[float]:
         """Yield the wait after each failure: exponential back-off with jitter."""
@@ -88,11 +81,7 @@ class ObjectStore:
     def get(
         self, keys: Sequence[str], checks: Sequence[Check], stats: RequestStats | None = None
     ) -> list[bytes]:
-        """Return objects; each check returns what is wrong with its object, or None.
-
-        Raises:
-            DataError: an object cannot be read, or is still wrong after retries.
-        """
+        """Return objects; each check returns what is wrong with its object, or None."""
         import obstore
 
         def read(handle: Handle, place: int) -> bytes:
@@ -211,7 +200,7 @@ class _Wrong(Exception):  # noqa: N818 - about an object, not a program
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
-        self.failure = RequestFailure(what, "Put it again with `stepscope data put`")
+        self.failure = RequestFailure(what, "Upload it again with `stepscope data put`")
 
 
 def _open(address: Address, retry_policy: RetryPolicy) -> Handle:
@@ -234,8 +223,8 @@ def _open(address: Address, retry_policy: RetryPolicy) -> Handle:
         )
     except Exception as error:  # the library's errors have no common root, and may quote settings
         raise DataError(
-            f"cannot reach {address}: the settings of the client are refused "
-            f"({type(error).__name__}). Check the URL and the profile."
+            f"cannot open {address}: its settings are invalid ({type(error).__name__}). Check the "
+            "URL and the profile."
         ) from None
 
 

@@ -1,9 +1,7 @@
 """Requests in a separate process: `python -m stepscope.data.object_store.store_process`.
 
-The training process forks its loader workers, and the client's threads do not survive a fork: a
-worker whose parent had sent a request would wait for ever. The training therefore sends its
-requests from this process. The request on standard input and the answers on standard output are
-pickles: progress, and finally the result or an error.
+The client's threads do not survive a fork: a loader worker whose parent had sent a request would
+wait for ever. The request on standard input and the answers on standard output are pickles.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ def ask_store_process(
                         raise error_of(exit_code, message)
         except EOFError:
             raise StepscopeError(
-                f"{address}: the process that asked ended without a word"
+                f"{address}: the process that sends requests exited without a result"
             ) from None
         finally:
             process.kill()
@@ -92,13 +90,13 @@ def main() -> None:
         manifest = fetch_manifest(store)
         if wanted is not None:
             entries = manifest.first(wanted.split, wanted.samples)
-            fetching_s = download(store, entries, wanted.folder, _say, stats)
-        _say(StoreAnswer(manifest, fetching_s, stats))
+            fetching_s = download(store, entries, wanted.folder, _send, stats)
+        _send(StoreAnswer(manifest, fetching_s, stats))
     except StepscopeError as error:
-        _say(_Failure(error.exit_code, str(error)))
+        _send(_Failure(error.exit_code, str(error)))
 
 
-def _say(answer: DownloadProgress | StoreAnswer | _Failure) -> None:
+def _send(answer: DownloadProgress | StoreAnswer | _Failure) -> None:
     pickle.dump(answer, sys.stdout.buffer)
     sys.stdout.flush()
 

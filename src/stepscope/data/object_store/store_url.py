@@ -40,15 +40,11 @@ def is_store_url(source: str) -> bool:
 
 
 def parse_address(url: str, endpoint_url: str | None = None) -> Address:
-    """Return the address of a URL such as `s3://bucket/prefix`.
-
-    Raises:
-        RequestError: the URL has no bucket, another scheme, or a password, which is not repeated.
-    """
+    """Return the address of a URL such as `s3://bucket/prefix`."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         known = ", ".join(f"{each}://" for each in SCHEMES)
-        raise RequestError(f"source: {scheme}:// is not something this version reads from: {known}")
+        raise RequestError(f"source: wanted {known}, found {scheme}://.")
     refuse_secrets("source", url)
     if not rest.strip("/").partition("/")[0] or rest.startswith("/"):
         raise RequestError(
@@ -59,7 +55,7 @@ def parse_address(url: str, endpoint_url: str | None = None) -> Address:
         refuse_secrets("endpoint_url", endpoint_url)
         if scheme != "s3":
             raise RequestError(
-                f"endpoint_url: is for s3://, found source {scheme}://. Leave it out."
+                f"endpoint_url: only for s3://, found source {scheme}://. Leave it out."
             )
         if urlsplit(endpoint_url).scheme not in ("http", "https"):
             raise RequestError(
@@ -72,7 +68,6 @@ def refuse_secrets(name: str, url: str) -> None:
     """Raise for a URL with a user, a password or a query: URLs are recorded."""
     if "@" in url or "?" in url or "#" in url:
         raise RequestError(
-            f"{name}: wants a URL without user name, password or query, since it is written into "
-            "the run's record. Give credentials in the environment (AWS_ACCESS_KEY_ID, "
-            "AWS_SECRET_ACCESS_KEY) or in a profile (~/.aws/credentials, AWS_PROFILE)."
+            f"{name}: wanted a URL without user name, password or query, because it is recorded. "
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a profile (AWS_PROFILE)."
         )

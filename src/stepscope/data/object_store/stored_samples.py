@@ -1,10 +1,6 @@
-"""Samples of a data set in an object store, as objects or shards.
+"""Samples of a data set in an object store: one object each, or shards of 1,000 samples.
 
-    StoredObjects   one object a sample
-    StoredShards    one object a shard of 1,000 samples; the last few are cached
-
-`fetch` returns the content of objects: from the store during training, with concurrent requests
-(`fetch_objects`), or from a folder of downloaded files (`read_files`).
+`fetch` returns the content of objects, from the store or from a folder of downloaded files.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ import numpy as np
 
 from stepscope.data.object_store.manifest import ManifestEntry
 from stepscope.data.object_store.store_client import ObjectStore, RequestStats
-from stepscope.data.samples import checked
 from stepscope.data.tar_shards import Shard, decode_image, unpack_shard
 from stepscope.errors import DataError
 
@@ -37,7 +32,7 @@ class StoredObjects:
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Fetch the samples, all at once."""
-        entries = [self._entries[index] for index in checked(indices, len(self)).tolist()]
+        entries = [self._entries[index] for index in indices.tolist()]
         images = [
             decode_image(body, f"object {entry.key}")
             for entry, body in zip(entries, self._fetch(entries), strict=True)
@@ -62,11 +57,10 @@ class StoredShards:
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return samples from cached shards; fetch missing shards first."""
-        chosen = checked(indices, len(self))
-        shards = np.searchsorted(self._starts, chosen, side="right") - 1
+        shards = np.searchsorted(self._starts, indices, side="right") - 1
         self._keep(np.unique(shards).tolist())
         images, labels = [], []
-        for shard, index in zip(shards.tolist(), chosen.tolist(), strict=True):
+        for shard, index in zip(shards.tolist(), indices.tolist(), strict=True):
             place = int(index - self._starts[shard])
             images.append(self._kept[shard].image(place))
             labels.append(self._kept[shard].labels[place])
@@ -102,6 +96,6 @@ def read_files(folder: Path, entries: Sequence[ManifestEntry]) -> list[bytes]:
         return [(folder / entry.key).read_bytes() for entry in entries]
     except OSError as error:
         raise DataError(
-            f"cannot read {error.filename}, which was downloaded just now: {error.strerror}. "
-            f"Is somebody else working in {folder}?"
+            f"cannot read {error.filename}, which was just downloaded: {error.strerror}. "
+            f"Check that no other program changes {folder}."
         ) from error

@@ -1,7 +1,6 @@
 """Upload a data set to a bucket, as objects or shards, with a manifest of checksums.
 
-Objects that exist with the right size and md5 (the entity tag) are not sent again. If a store uses
-another kind of tag, everything is sent.
+Objects that exist with the right size and md5 (the entity tag) are not sent again.
 """
 
 from __future__ import annotations
@@ -31,12 +30,15 @@ class Upload:
     retries: int
 
 
-Say = Callable[[str], None]
 Listing = dict[str, tuple[int, str | None]]
 
 
 def put(
-    name: str, load: Callable[[Split], MemorySamples], layout: Layout, store: ObjectStore, say: Say
+    name: str,
+    load: Callable[[Split], MemorySamples],
+    layout: Layout,
+    store: ObjectStore,
+    report: Callable[[str], None],
 ) -> Upload:
     """Upload both splits of a data set; write the manifest last."""
     there, stats = store.listing(), RequestStats()
@@ -47,7 +49,7 @@ def put(
         samples = load(split)
         entries[split], skipped = _put_split(split, samples, layout, store, there, stats)
         kept += skipped
-        say(f"{split}: {len(samples):,} samples in {len(entries[split]):,} objects")
+        report(f"{split}: {len(samples):,} samples in {len(entries[split]):,} objects")
     manifest = Manifest(name, layout, entries["train"], entries["test"])
     sent = len(stats.times_s)
     store.put([FILE], [manifest.to_json().encode()])

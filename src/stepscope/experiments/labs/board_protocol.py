@@ -1,8 +1,4 @@
-"""The protocol of measurements on small boards also fixes the machine: what does this one lack?
-
-Power mode, clocks, fan, storage: what of it this machine does not have, or has otherwise, is listed
-as missing, and the figures are worth that much less.
-"""
+"""What a machine lacks of the measurement protocol for small boards."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.errors import MachineError
-from stepscope.experiments.labs.lab_trials import SheetTrials, not_cold
+from stepscope.experiments.labs.lab_trials import SheetTrials, warm_cache
 from stepscope.hardware.conditions import CONDITIONS
 from stepscope.hardware.disk import medium_under
 from stepscope.hardware.machine_setup import changes, protocol
@@ -21,16 +17,16 @@ _FIXED = ("power_mode", "governor", "clocks", "memory_clock", "fan")
 
 
 def missing_of_protocol(trials: SheetTrials) -> Iterator[MissingPart]:
-    """List what the protocol asks for and these trials did not have."""
+    """List the parts of the protocol that these trials did not have."""
     root = system_root()
     yield from not_fixed(root)
     medium = medium_under(Path(trials.plan.spec.data_dir), root)
     if medium.value is None or medium.value.kind is None:
         reason = medium.reason if medium.value is None else medium.value.reason
-        yield {"name": "storage medium", "reason": f"{reason}: note it by hand."}
+        yield {"name": "storage medium", "reason": f"{reason}. Record it by hand."}
     elif not medium.value.kind.endswith("SSD"):
-        yield {"name": "storage medium", "reason": f"{medium.value.kind}, wanted an SSD."}
-    yield from not_cold(trials.settings)
+        yield {"name": "storage medium", "reason": f"wanted an SSD, found {medium.value.kind}."}
+    yield from warm_cache(trials.settings)
     runs = (run for each in trials.settings for run in each.runs)
     for reason in dict.fromkeys(run.summary["absent"].get("energy_j") for run in runs):
         if reason is not None:
@@ -38,20 +34,21 @@ def missing_of_protocol(trials: SheetTrials) -> Iterator[MissingPart]:
 
 
 def not_fixed(root: Path) -> Iterator[MissingPart]:
-    """List the conditions of the machine that the protocol fixes and this one has otherwise."""
-    asked = protocol(root)
+    """List the conditions of the machine that differ from the protocol."""
+    wanted = protocol(root)
     for name in _FIXED:
-        now, words = CONDITIONS[name](root), name.replace("_", " ")
+        now, reason = CONDITIONS[name](root), ""
         if now.value is None:
-            yield {"name": words, "reason": f"{now.reason}."}
-        elif name not in asked:
-            yield {"name": words, "reason": f"it is {now.value}; the protocol's is not offered."}
+            reason = f"{now.reason}."
+        elif name not in wanted:
+            reason = f"it is {now.value}; this machine does not offer the protocol's."
         else:
             try:
-                differs = changes({name: asked[name]}, root)
+                if changes({name: wanted[name]}, root):
+                    reason = (
+                        f"wanted {wanted[name]}, found {now.value}. Run: stepscope doctor --apply"
+                    )
             except MachineError as error:
-                yield {"name": words, "reason": str(error)}
-                continue
-            if differs:
-                found = f"it is {now.value}, wanted {asked[name]}"
-                yield {"name": words, "reason": f"{found}: stepscope doctor --apply sets it."}
+                reason = str(error)
+        if reason:
+            yield {"name": name.replace("_", " "), "reason": reason}

@@ -1,8 +1,8 @@
-"""The kinds of answer that a sheet can name: what its trials show, in a sentence."""
+"""The conclusions that a sheet can name, each drawn from the trials of its settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepscope.experiments.labs.lab_trials import (
@@ -10,11 +10,11 @@ from stepscope.experiments.labs.lab_trials import (
     SettingTrials,
     SheetTrials,
     compare,
-    in_words,
+    describe_ratio,
 )
 from stepscope.hardware.host import usable_cpus
 from stepscope.stats import FASTER, known_mean, median, tie, verdict
-from stepscope.units import format_bytes, format_count, format_duration, format_share
+from stepscope.units import format_bytes, format_count, format_duration, format_known, format_share
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,11 @@ class Conclusion:
     last_row: LabRow | None = None
 
 
+Answer = Callable[[SheetTrials, Sequence[LabRow]], Conclusion]
 Known = tuple[SettingTrials, float]
 
-_NOTHING_COMPLETED = Conclusion("No answer: no training completed.", holds=False)
+NOTHING_COMPLETED = "No answer: no training completed."
+ONE_RUN = "One run each: small differences may be noise"
 
 
 def best_by_figure(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
@@ -38,185 +40,157 @@ def best_by_figure(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
     fastest = _best(trials.settings, "samples_per_s")
     least = _best(trials.settings, "peak_memory_bytes", min)
     if most is None or fastest is None:
-        return _NOTHING_COMPLETED
+        return Conclusion(NOTHING_COMPLETED, holds=False)
     answer = (
-        f"After {format_count(trials.plan.spec.epochs, 'epoch')} {_value(most[0], 'model')} is the "
-        f"most accurate ({format_share(most[1])} of the test samples), "
+        f"After {_epochs(trials)} {_value(most[0], 'model')} is the most accurate "
+        f"({format_share(most[1])} on the test set), "
         f"{_value(fastest[0], 'model')} the fastest ({fastest[1]:,.0f} samples/s)"
     )
     if least is not None:
-        peak = format_bytes(least[1])
-        answer += f", {_value(least[0], 'model')} the smallest ({peak} at its peak)"
-    if trials.plan.repeats == 1:
-        answer += ". One run each: those that lie close cannot be told apart"
-    return Conclusion(f"{answer}.")
+        answer += f", {_value(least[0], 'model')} the smallest ({format_bytes(least[1])} at peak)"
+    return Conclusion(f"{answer}.{_caveat(trials)}")
 
 
-_RATES = {"shared": "at the shared rate", "own": "each at its own rate"}
+_RATES = {"shared": "with a shared learning rate", "own": "with its own learning rate"}
 
 
 def best_by_rate(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
-    """Name the optimiser that is ahead, at a shared learning rate and at its own."""
-    said = []
+    """Name the best optimiser, at a shared learning rate and at its own."""
+    found = []
     for rate in dict.fromkeys(each.setting.shown["rate"] for each in trials.settings):
-        those = [each for each in trials.settings if each.setting.shown["rate"] == rate]
-        ahead = _best(those, "train_accuracy")
-        if ahead is not None:
-            best, accuracy = ahead
-            said.append(
-                f"{_RATES.get(rate, rate)} {best.setting.shown['optimiser']} is ahead with "
-                f"{format_share(accuracy)} (lr {_value(best, 'lr')})"
+        best = _best(
+            [each for each in trials.settings if each.setting.shown["rate"] == rate],
+            "train_accuracy",
+        )
+        if best is not None:
+            found.append(
+                f"for {best[0].setting.shown['optimiser']} {_RATES.get(rate, rate)} "
+                f"({format_share(best[1])}, lr {_value(best[0], 'lr')})"
             )
-    if not said:
-        return _NOTHING_COMPLETED
-    times = [each.median_of("epoch_s") for each in trials.settings]
-    known = [time for time in times if time is not None]
-    answer = (
-        f"Training accuracy after {format_count(trials.plan.spec.epochs, 'epoch')}: "
-        f"{'; '.join(said)}. An epoch took {format_duration(min(known))} to "
-        f"{format_duration(max(known))}."
+    if not found:
+        return Conclusion(NOTHING_COMPLETED, holds=False)
+    times = [time for each in trials.settings for time in each.values_of("epoch_s")]
+    return Conclusion(
+        f"Training accuracy after {_epochs(trials)} is highest {' and '.join(found)}. "
+        f"An epoch took {format_duration(min(times))} to {format_duration(max(times))}."
+        f"{_caveat(trials)}"
     )
-    if trials.plan.repeats == 1:
-        answer += " One run each: which of two that lie close is ahead cannot be told."
-    return Conclusion(answer)
 
 
 def ratio_to_first(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
     """Compare every device with the first one."""
     known = [each for each in trials.settings if each.completed]
     if not known:
-        return _NOTHING_COMPLETED
+        return Conclusion(NOTHING_COMPLETED, holds=False)
     first, *others = known
     name = _value(first, "device")
     if others:
-        said = [
-            f"{_value(each, 'device')} is {in_words(compare(first, each), name)}" for each in others
-        ]
-        return Conclusion(f"{'; '.join(said)}.")
+        ratios = (
+            f"{_value(each, 'device')} is {describe_ratio(compare(first, each), name)}"
+            for each in others
+        )
+        return Conclusion(f"{'; '.join(ratios)}.")
     lacking = ", ".join(each["name"] for each in trials.missing)
-    wall_s = first.median_of("wall_s")
-    took = "" if wall_s is None else f" It took {format_duration(wall_s)}."
-    return Conclusion(
-        f"Only {name} could be run, so there is nothing to compare; missing: {lacking}.{took}"
-    )
+    took = format_known(first.median_of("wall_s"), format_duration)
+    return Conclusion(f"Nothing to compare: only {name} could run, in {took}. Missing: {lacking}.")
 
 
 def with_and_without(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
-    """Compare a network with its batch-norm layers and without."""
+    """Compare a network with and without its batch-norm layers."""
     if len(rows) < 2 or not all(each.completed for each in trials.settings):
-        return Conclusion("No answer: one of the two did not complete.", holds=False)
-    parameters = [int(str(row["parameters"])) for row in rows]
-    steps = [_shown(each.median_of("step_s"), format_duration) for each in trials.settings]
-    accuracies = [
-        _shown(each.median_of("train_accuracy"), format_share) for each in trials.settings
-    ]
-    ratio = in_words(compare(*trials.settings[:2]), "with it")
+        return Conclusion("No answer: one of the two trainings did not complete.", holds=False)
+    with_norm, without = (int(str(row["parameters"])) for row in rows)
+    steps, accuracies = (
+        " instead of ".join(
+            format_known(each.median_of(figure), show) for each in reversed(trials.settings)
+        )
+        for figure, show in (("step_s", format_duration), ("train_accuracy", format_share))
+    )
     return Conclusion(
-        f"Without batch norm the network has {parameters[0] - parameters[1]:,} parameters fewer "
-        f"({parameters[1]:,} of {parameters[0]:,}) and is {ratio}. "
-        f"Step with and without: {' and '.join(steps)}; training accuracy after "
-        f"{format_count(trials.plan.spec.epochs, 'epoch')}: {' and '.join(accuracies)}."
+        f"Without batch norm the network is "
+        f"{describe_ratio(compare(*trials.settings[:2]), 'with it')}. "
+        f"A step takes {steps}, and the training accuracy after {_epochs(trials)} is {accuracies}. "
+        f"The network has {without:,} parameters, {with_norm - without:,} fewer."
     )
 
 
 _CHANCE = 0.1  # ten classes
-_SMALL = 32  # the published claim is about batches up to this
+_SMALL = 32  # the published claim is about batches up to this size
 
 
 def small_and_large_batches(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
-    """Check the published claim about small batches, and say what the smallest and largest cost."""
+    """Check the published claim about small batches; report what the smallest and largest cost."""
     known = [each for each in trials.settings if each.median_of("test_accuracy") is not None]
     if not known:
-        return _NOTHING_COMPLETED
-    said = [_claim(known, trials.plan.spec.epochs)]
-    for words, figure, show in (
-        ("a step takes", "step_s", format_duration),
-        ("the peak of memory is", "peak_memory_bytes", format_bytes),
+        return Conclusion(NOTHING_COMPLETED, holds=False)
+    small = [each for each in known if int(_value(each, "batch_size")) <= _SMALL]
+    sides = [
+        _best(side, "test_accuracy")
+        for side in (small, [each for each in known if each not in small])
+    ]
+    reached = [
+        f"{format_share(best[1])} test accuracy at batch {_value(best[0], 'batch_size')} "
+        f"(lr {float(_value(best[0], 'lr')):g}, {best[0].setting.shown['rate']})"
+        for best in sides
+        if best is not None
+    ]
+    sentences = [f"The published claim needs batches on both sides of {_SMALL}"]
+    if sides[0] is not None and sides[1] is not None:
+        learned = "do" if sides[0][1] > 2 * _CHANCE else "do not"
+        sentences = [
+            f"Batches of up to {_SMALL} {learned} train in {_epochs(trials)}: "
+            f"{reached[0]}, compared with {reached[1]}"
+        ]
+    for subject, figure, show in (
+        ("A step takes", "step_s", format_duration),
+        ("Peak memory is", "peak_memory_bytes", format_bytes),
     ):
         ends = [
             f"{show(value)} at batch {_value(each, 'batch_size')}"
             for each in (known[0], known[-1])
             if (value := each.median_of(figure)) is not None
         ]
-        said.append(f"{words} {' and '.join(ends)}")
-    return Conclusion("; ".join(said) + ".")
-
-
-def _claim(known: Sequence[SettingTrials], epochs: int) -> str:
-    """Say whether small batches lead to less training, as was published."""
-    small = [each for each in known if int(_value(each, "batch_size")) <= _SMALL]
-    large = [each for each in known if each not in small]
-    sides = _best(small, "test_accuracy"), _best(large, "test_accuracy")
-    if sides[0] is None or sides[1] is None:
-        return "Batches on both sides of 32 are needed to check what was published"
-    learned = "do" if sides[0][1] > 2 * _CHANCE else "do not yet"
-    reached = [
-        f"{format_share(accuracy)} test accuracy at batch {_value(each, 'batch_size')} "
-        f"(lr {float(_value(each, 'lr')):g}, {each.setting.shown['rate']})"
-        for each, accuracy in (sides[0], sides[1])
-    ]
-    return (
-        f"Batches of {_SMALL} and less {learned} lead to training in "
-        f"{format_count(epochs, 'epoch')}: {reached[0]}, against {reached[1]}"
-    )
+        sentences.append(f"{subject} {' and '.join(ends)}")
+    return Conclusion(". ".join(sentences) + ".")
 
 
 def one_worker_and_more(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
-    """Say whether more workers than one are faster, and show why.
+    """Say whether several workers are faster than one, and why.
 
-    The best number is the smallest that is tied with the fastest. Work is not wait: `load_s` is
-    what making a batch took, in whatever process; `data_s` is how long the loop waited for it. More
-    workers make each batch more slowly where they share the cores, and the loop waits less all the
-    same. What compute loses to them is in the other phases.
+    The best number is the smallest that is tied with the fastest.
     """
     known = {_value(each, "workers"): each for each in trials.settings if each.completed}
     one, completed = known.pop("1", None), list(known.values())
     if one is None or not completed:
-        answer = "No answer: one worker, or every other number of them, did not complete."
+        answer = "No answer: it needs one worker and another number of workers to complete."
         return Conclusion(answer, holds=False)
-    best = max(completed, key=lambda each: each.median_of("samples_per_s") or 0.0)
-    ratio = compare(one, best)
-    if verdict(ratio) != FASTER:
-        answer = (
-            "No number of workers was shown to be faster than one; the fastest, "
-            f"{_value(best, 'workers')}, is {in_words(ratio, 'one')}"
+    fastest = max(completed, key=lambda each: each.median_of("samples_per_s") or 0.0)
+    if verdict(compare(one, fastest)) == FASTER:
+        best = next(
+            each for each in completed if each is fastest or tie(compare(fastest, each)) == "tied"
         )
-        return Conclusion(f"{answer}. {_evidence(one, best)}")
-    fastest = best
-    best = next(
-        each for each in completed if each is fastest or tie(compare(fastest, each)) == "tied"
-    )
-    answer = f"{_value(best, 'workers')} workers are {in_words(compare(one, best), 'one')}"
-    return Conclusion(f"{answer}. {_evidence(one, best)}", chosen=best)
-
-
-def _evidence(one: SettingTrials, other: SettingTrials) -> str:
-    """Lay side by side what the loop waited, what a batch took to make, and what compute took."""
-
-    def computing_s(trials: SettingTrials) -> float | None:
-        step_s, wait_s = trials.median_of("step_s"), trials.median_of("phases.data")
-        return None if step_s is None or wait_s is None else step_s - wait_s
-
-    def median_of(name: str) -> Callable[[SettingTrials], float | None]:
-        return lambda trials: trials.median_of(name)
-
-    said = []
-    for figure, words in (
-        (median_of("phases.data"), "waiting for a batch"),
-        (computing_s, "the rest of a step"),
-        (median_of("load_s"), "making a batch"),
-        (median_of("load_cpu_s"), "CPU time of that"),
-        (median_of("loader_start_s"), "starting the workers"),
+        number, chosen = _value(best, "workers"), best
+        advice = f"Use {number} workers: {describe_ratio(compare(one, best), 'one')}"
+    else:
+        best, number, chosen = fastest, _value(fastest, "workers"), None
+        ratio = describe_ratio(compare(one, best), "one")
+        advice = f"Keep one worker: no other number is proven faster; {number} workers are {ratio}"
+    changes = []
+    for subject, figure in (
+        ("the loop waits {} per batch", "phases.data"),
+        ("a whole step takes {}", "step_s"),
+        ("a worker needs {} per batch", "load_s"),
     ):
-        before, after = figure(one), figure(other)
+        before, after = one.median_of(figure), best.median_of(figure)
         if before is not None and after is not None:
-            said.append(f"{words} {format_duration(before)} and {format_duration(after)}")
-    cpus = f"with 1 and with {_value(other, 'workers')} workers on {usable_cpus()} CPUs"
-    return f"Evidence, {cpus}: {'; '.join(said)}."
+            times = f"{format_duration(after)} instead of {format_duration(before)}"
+            changes.append(subject.format(times))
+    evidence = f" With {number} workers on {usable_cpus()} CPUs {', '.join(changes)}."
+    return Conclusion(f"{advice}.{evidence if changes else ''}", chosen=chosen)
 
 
 def epoch_times(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
-    """Say how long an epoch takes and how much of it is loading; the total has its own clock."""
+    """Report how long an epoch takes and how much of it is loading; the total has its own clock."""
     if not rows:
         return _no_epoch(trials)
     total_s, loading_s, other_s = (
@@ -225,11 +199,10 @@ def epoch_times(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
     later_s = total_s[1:] or total_s
     share = sum(loading_s[1:] or loading_s) / sum(later_s)
     return Conclusion(
-        f"An epoch takes {format_duration(median(later_s))} (median without the first, which took "
-        f"{format_duration(total_s[0])}); {format_share(share)} of that is loading. "
-        f"All {len(rows)} epochs: {format_duration(sum(total_s))} by a clock of its own, "
-        f"{format_duration(sum(loading_s))} of it loading; loading and training leave "
-        f"{format_duration(sum(other_s))} of it out."
+        f"An epoch takes {format_duration(median(later_s))} (median without the first, "
+        f"{format_duration(total_s[0])}), {format_share(share)} of it loading. "
+        f"All {len(rows)} epochs took {format_duration(sum(total_s))}, of which "
+        f"{format_duration(sum(other_s))} was neither loading nor training."
     )
 
 
@@ -237,7 +210,7 @@ _MEANS = ("loading_s", "training_s", "other_s", "total_s", "loss", "train_accura
 
 
 def mean_of_later_epochs(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
-    """Take the mean of all epochs but the first, which is the last row of the table."""
+    """Take the mean of all epochs but the first; it is the last row of the table."""
     if not rows:
         return _no_epoch(trials)
     later, spec = rows[1:] or rows, trials.plan.spec
@@ -245,10 +218,10 @@ def mean_of_later_epochs(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclus
     total_s, loading_s = means["total_s"] or 0.0, means["loading_s"] or 0.0
     mean: LabRow = {"epoch": f"mean of {later[0]['epoch']} to {later[-1]['epoch']}", **means}
     return Conclusion(
-        f"An epoch takes {format_duration(total_s)} (mean of {len(later)} without the "
-        f"first, which took {format_duration(_column(rows, 'total_s')[0])}), "
-        f"{format_share(loading_s / total_s)} of it loading, with {spec.workers} workers, "
-        f"prefetch {spec.prefetch} and batches of {spec.batch_size}.",
+        f"An epoch takes {format_duration(total_s)} (mean of {len(later)} without the first, "
+        f"{format_duration(_column(rows, 'total_s')[0])}), {format_share(loading_s / total_s)} of "
+        f"it loading, with {format_count(spec.workers, 'worker')}, prefetch {spec.prefetch} and "
+        f"batch {spec.batch_size}.",
         last_row=mean,
     )
 
@@ -275,18 +248,9 @@ def _value(trials: SettingTrials, name: str) -> str:
     return str(trials.setting.values[name])
 
 
-def _shown(value: float | None, show: Callable[[float], str]) -> str:
-    return "unknown" if value is None else show(value)
+def _epochs(trials: SheetTrials) -> str:
+    return format_count(trials.plan.spec.epochs, "epoch")
 
 
-Answer = Callable[[SheetTrials, Sequence[LabRow]], Conclusion]
-ANSWERS: Mapping[str, Answer] = {
-    "best_by_figure": best_by_figure,
-    "best_by_rate": best_by_rate,
-    "epoch_times": epoch_times,
-    "mean_of_later_epochs": mean_of_later_epochs,
-    "one_worker_and_more": one_worker_and_more,
-    "ratio_to_first": ratio_to_first,
-    "small_and_large_batches": small_and_large_batches,
-    "with_and_without": with_and_without,
-}
+def _caveat(trials: SheetTrials) -> str:
+    return f" {ONE_RUN}." if trials.plan.repeats == 1 else ""

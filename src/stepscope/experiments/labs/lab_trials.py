@@ -1,4 +1,4 @@
-"""Run a plan's settings in rounds, and put together what came of each: rows, curves, ratios."""
+"""Run the settings of a plan in rounds, and collect the figures of each."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ LabRow: TypeAlias = dict[str, LabValue]
 
 @dataclass(frozen=True)
 class LabResult:
-    """What a lab with a sheet found: the answer in a sentence, its table, its curves by epoch.
-
-    `holds` is False where the runs that the answer takes did not complete.
-    """
+    """The answer of a lab with its table and its curves; `holds` is False if runs failed."""
 
     answer: str
     holds: bool = True
@@ -58,21 +55,18 @@ class SettingTrials:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """What was recorded of those."""
-        return [
-            load_run(folder)
-            for trial, folder in zip(self.trials, self.folders, strict=True)
-            if trial.status == schema.COMPLETED
-        ]
+        """The runs of the completed trials."""
+        folders = zip(self.trials, self.folders, strict=True)
+        return [load_run(folder) for trial, folder in folders if trial in self.completed]
 
     @property
     def status(self) -> str:
-        """Say `completed`, or what became of the first trial that was not."""
+        """`completed`, or the status and reason of the first trial that was not."""
         ended = next((each for each in self.trials if each.status != schema.COMPLETED), None)
         return schema.COMPLETED if ended is None else f"{ended.status}: {ended.reason}"
 
     def values_of(self, name: str) -> list[float]:
-        """Return a figure of every completed trial that has it; `phases.data` is one of a phase."""
+        """Return a figure of every completed trial that has it."""
         found = [_figure(trial, name) for trial in self.completed]
         return [value for value in found if value is not None]
 
@@ -81,10 +75,7 @@ class SettingTrials:
         return known_median(self.values_of(name))
 
     def row(self, *figures: str) -> LabRow:
-        """Make the row of a table: what was set, how it ended, and figures over the rounds.
-
-        A figure that has an interval, with more rounds than one, has it beside it: `_low`, `_high`.
-        """
+        """Return a row with medians over the rounds; from two rounds on with `_low` and `_high`."""
         row: LabRow = {**self.setting.values, **self.setting.shown, "status": self.status}
         for name in figures:
             column = f"{name.removeprefix(_PHASE)}_s" if name.startswith(_PHASE) else name
@@ -97,10 +88,7 @@ class SettingTrials:
 
     @cached_property
     def epochs(self) -> dict[int, Mapping[str, float | None]]:
-        """What each epoch recorded: medians over the rounds.
-
-        `elapsed_s` is the time spent in training epochs so far, tests left out.
-        """
+        """The figures of each epoch: medians over the rounds."""
         tables = [_by_epoch(run) for run in self.runs]
         medians: dict[int, Mapping[str, float | None]] = {}
         for epoch in sorted({epoch for table in tables for epoch in table}):
@@ -108,15 +96,10 @@ class SettingTrials:
             medians[epoch] = {name: known_median(row[name] for row in rows) for name in rows[0]}
         return medians
 
-    def curve(self) -> list[LabRow]:
-        """Return a row for each epoch."""
-        set_up = {**self.setting.values, **self.setting.shown}
-        return [{**set_up, "epoch": epoch, **figures} for epoch, figures in self.epochs.items()]
-
 
 @dataclass(frozen=True)
 class SheetTrials:
-    """The trials of a sheet's settings, and what of them this machine could not run."""
+    """The trials of a sheet's settings, and what this machine could not run."""
 
     plan: Plan
     settings: list[SettingTrials]
@@ -125,7 +108,11 @@ class SheetTrials:
     @property
     def curves(self) -> list[LabRow]:
         """The epochs of all settings in one table."""
-        return [row for each in self.settings for row in each.curve()]
+        return [
+            {**each.setting.values, **each.setting.shown, "epoch": epoch, **figures}
+            for each in self.settings
+            for epoch, figures in each.epochs.items()
+        ]
 
 
 def try_settings(
@@ -135,11 +122,10 @@ def try_settings(
     *,
     choice: Mapping[str, str] | None = None,
 ) -> SheetTrials:
-    """Run every setting of a plan; return those that this machine can run, and what it lacks.
+    """Run the trials of a plan that the folder does not have yet.
 
-    Where the folder has trials of these settings already, only those are made that are missing.
-    A setting whose trials could not start because the machine lacks a part is listed as missing.
-    `choice` goes into every run's record: how its settings were chosen.
+    A setting that this machine cannot run is listed as missing. `choice` is recorded in every run:
+    how its settings were chosen.
     """
     request = sweep_run.SweepRequest(
         settings=[setting.values for setting in plan.settings],
@@ -149,51 +135,48 @@ def try_settings(
         kind="lab",
         seed=plan.spec.seed,
     )
-    workload = TrainingWorkload(plan.asked, quick=True, choice=choice)
-    begun = _begun(folder, workload, request)
+    workload = TrainingWorkload(plan.base, quick=True, choice=choice)
+    earlier = _earlier_sweep(folder, workload, request)
     done = (
         sweep_run.start(workload, request, listener)
-        if begun is None
-        else sweep_run.go_on(begun, listener, workload=workload)
+        if earlier is None
+        else sweep_run.go_on(earlier, listener, workload=workload)
     )
     tried: list[SettingTrials] = []
     missing: list[MissingPart] = []
     for setting in plan.settings:
-        trials = sorted(
-            (trial for trial in done.trials if trial.values == dict(setting.values)),
-            key=lambda trial: trial.repeat,
-        )
+        trials = [trial for trial in done.trials if trial.values == dict(setting.values)]
+        trials.sort(key=lambda trial: trial.repeat)
         if all(trial.exit_code == MachineError.exit_code for trial in trials):
             name = ", ".join(f"{key} {value}" for key, value in setting.values.items())
             missing.append({"name": name, "reason": str(trials[0].reason)})
             continue
         tried.append(SettingTrials(setting, tuple(trials), tuple(map(done.folder_of, trials))))
-    return SheetTrials(plan, tried, [*missing, *_one_basis(tried)])
+    return SheetTrials(plan, tried, [*missing, *_mixed_rates(tried)])
 
 
-def _begun(
+def _earlier_sweep(
     folder: Path, workload: TrainingWorkload, request: sweep_run.SweepRequest
 ) -> Sweep | None:
-    """Return the same trials, where an earlier attempt left some in a lab's folder."""
+    """Return the sweep of the same trials that an interrupted lab left in its folder."""
     wanted = {
         **workload.to_json(),
         "settings": [dict(values) for values in request.settings],
         "repeats": request.repeats,
     }
-    begun = (
-        load_sweep(found.parent) for found in sorted(folder.glob(f"*-{_NAME}*/{schema.SWEEP}"))
-    )
-    return next((each for each in begun if wanted.items() <= each.info.items()), None)
+    files = sorted(folder.glob(f"*-{_NAME}*/{schema.SWEEP}"))
+    sweeps = (load_sweep(file.parent) for file in files)
+    return next((each for each in sweeps if wanted.items() <= each.info.items()), None)
 
 
-def _one_basis(tried: Sequence[SettingTrials]) -> list[MissingPart]:
-    """Tell where throughputs stand side by side that were got in different ways."""
+def _mixed_rates(tried: Sequence[SettingTrials]) -> list[MissingPart]:
+    """Report throughputs that were computed in different ways."""
     rates = [rate_of_trial(trial.metrics) for each in tried for trial in each.completed]
     bases = sorted({rate.basis for rate in rates if rate.samples_per_s is not None})
     if len(bases) < 2:
         return []
-    reason = f"in some runs it is of {', in others of '.join(bases)}. Give more --epochs or samples"
-    return [{"name": "throughput got in one way", "reason": f"{reason}."}]
+    reason = f"computed from {' in some runs, from '.join(bases)} in others. Use more --epochs."
+    return [{"name": "comparable throughput", "reason": reason}]
 
 
 def compare(baseline: SettingTrials, other: SettingTrials) -> Ratio | None:
@@ -206,19 +189,18 @@ def compare(baseline: SettingTrials, other: SettingTrials) -> Ratio | None:
     return ratio_of_rounds([before[each] for each in rounds], [after[each] for each in rounds])
 
 
-def in_words(ratio: Ratio | None, baseline: str) -> str:
-    """Say how a setting compares with a baseline, and how well that is known."""
+def describe_ratio(ratio: Ratio | None, baseline: str) -> str:
+    """Describe how fast a setting is compared with a baseline, with the interval."""
     if ratio is None:
-        return f"not comparable with {baseline}: no round in which both completed"
-    times = f"{ratio.ratio:.2f} times as fast as {baseline}"
-    if ratio.low is None or ratio.high is None:
-        return f"{times} (too few rounds for an interval): {verdict(ratio)}"
-    return (
-        f"{times} ({ratio.low:.2f} to {ratio.high:.2f} in {ratio.rounds} rounds): {verdict(ratio)}"
-    )
+        return f"not comparable with {baseline}: no round completed both"
+    interval = "too few rounds for an interval"
+    if ratio.low is not None and ratio.high is not None:
+        interval = f"{ratio.low:.2f} to {ratio.high:.2f} in {ratio.rounds} rounds"
+    return f"{ratio.ratio:.2f} times as fast as {baseline} ({interval}): {verdict(ratio)}"
 
 
 def _by_epoch(run: Run) -> dict[int, dict[str, float | None]]:
+    """Return the figures of each epoch; `elapsed_s` excludes evaluations."""
     rows: dict[int, dict[str, float | None]] = {}
     elapsed_s = 0.0
     for row in run.epochs.rows():
@@ -240,7 +222,7 @@ def _by_epoch(run: Run) -> dict[int, dict[str, float | None]]:
 
 
 def _figure(trial: Trial, name: str) -> float | None:
-    """Return a figure of a trial; its throughput is the one that trials are compared by."""
+    """Return a figure of a trial; `phases.data` is that of a phase."""
     if name == _RATE:
         return rate_of_trial(trial.metrics).samples_per_s
     if name.startswith(_PHASE):
@@ -249,18 +231,15 @@ def _figure(trial: Trial, name: str) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def not_cold(tried: Iterable[SettingTrials]) -> list[MissingPart]:
-    """Tell where the page cache was not cold, of runs in which it should have been."""
-    reasons = [_why_not_cold(run) for each in tried for run in each.runs]
-    known = dict.fromkeys(reason for reason in reasons if reason is not None)
-    return [{"name": "cold page cache", "reason": reason} for reason in known]
-
-
-def _why_not_cold(run: Run) -> str | None:
-    made = run.summary.get("page_cache")
-    if made is None:
-        return str(run.summary["absent"].get("page_cache"))
-    if made["cold_share"] == 1:
-        return None
-    share = "an unknown share" if made["cold_share"] is None else format_share(made["cold_share"])
-    return f"{share} of the files was cold ({made['how']}). {made['reason'] or ''}".strip()
+def warm_cache(tried: Iterable[SettingTrials]) -> list[MissingPart]:
+    """Report why the page cache was not cold in runs that asked for it."""
+    reasons: dict[str, None] = {}
+    for run in (run for each in tried for run in each.runs):
+        cache = run.summary.get("page_cache")
+        if cache is None:
+            reasons[str(run.summary["absent"].get("page_cache"))] = None
+        elif (share := cache["cold_share"]) != 1:
+            cold = "an unknown share" if share is None else format_share(share)
+            reason = f"{cold} of the files was cold ({cache['how']}). {cache['reason'] or ''}"
+            reasons[reason.strip()] = None
+    return [{"name": "cold page cache", "reason": reason} for reason in reasons]

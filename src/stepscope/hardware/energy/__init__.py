@@ -23,7 +23,7 @@ __all__ = ["EVERYTHING", "Kind", "Sensor", "SensorError", "Sensors", "find_senso
 # Of several that cover the whole machine, the first is preferred.
 _FAMILIES: dict[str, Callable[[Path], list[Sensor]]] = {
     "NVML": gpu_nvml.find,
-    "rails of a board": board_rails.find,
+    "board rails": board_rails.find,
     "battery": battery.find,
     "RAPL": cpu_rapl.find,
 }
@@ -40,9 +40,9 @@ class Sensors:
     def why_none(self) -> str:
         """The reason why there is no sensor."""
         if self.refused:
-            return "no energy sensor answers. " + "; ".join(self.refused.values())
+            return "no energy sensor can be read: " + "; ".join(self.refused.values())
         tried = ", ".join(_FAMILIES)
-        return f"this machine shows no energy sensor (looked for {tried})"
+        return f"no energy sensor (tried {tried})"
 
 
 def find_sensors(root: Path) -> Sensors:

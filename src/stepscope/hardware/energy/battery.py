@@ -34,8 +34,8 @@ def _power_w(supply: Path) -> float:
     status = word_in(supply / "status")
     if status != "Discharging":
         raise SensorError(
-            f"{supply} is {(status or 'of unknown status').lower()}: a battery tells what the "
-            "machine takes only while nothing else feeds it"
+            f"{supply} is {(status or 'of unknown status').lower()}: a battery measures the power "
+            "of the machine only while it discharges"
         )
     if is_there(supply / "power_now"):
         return abs(read_number(supply / "power_now", _MICRO))

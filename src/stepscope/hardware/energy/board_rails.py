@@ -25,7 +25,7 @@ _JETSON = "ina3221"
 _WHOLE_MACHINE = frozenset({"power_meter", "acpi_power_meter", "macsmc_hwmon"})
 _GPUS = frozenset({"amdgpu", "xe"})
 # "On APUs this includes the CPU": drivers/gpu/drm/amd/pm/amdgpu_pm.c, of power1_average and _input.
-# There too: of AMD's GPUs, those on the processor's chip alone tell the voltage of a north bridge.
+# There too: only AMD's on-chip GPUs report the voltage of a north bridge.
 _ONLY_OF_APUS = "vddnb"
 _OF_PROCESSOR = frozenset(f"package-0{part}" for part in ("", " core", " uncore"))
 
@@ -97,5 +97,5 @@ def _product_w(volts: Path, amperes: Path) -> float:
 
 def _plausible(file: Path, power_w: float) -> float:
     if power_w < 0:
-        raise SensorError(f"{file} tells of {power_w:g} W, and power from 0 up was wanted")
+        raise SensorError(f"{file}: expected a power of 0 W or more, found {power_w:g} W")
     return power_w

@@ -1,8 +1,7 @@
 """RAPL: the energy counters of Intel and AMD processors, in /sys/class/powercap.
 
 A zone `intel-rapl:0` is a package (or `psys`, the platform), `intel-rapl:0:1` a part of it: `core`,
-`uncore`, or `dram`, which is listed under the package but not included in its count. Since Linux
-5.10 only root may read them, because such fine counters reveal what a program computes.
+`uncore`, or `dram`, which the package does not include. Since Linux 5.10 only root may read them.
 """
 
 from __future__ import annotations

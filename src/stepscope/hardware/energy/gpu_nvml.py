@@ -17,11 +17,7 @@ _MILLI = 1e-3
 
 
 def find(root: Path, gpus: Callable[[Path], list[Gpu]] = find_gpus) -> list[Sensor]:
-    """List counter and power of every GPU, the counter first.
-
-    Raises:
-        SensorError: there is a GPU, and the driver's library is not to be had.
-    """
+    """List counter and power of every GPU, the counter first."""
     try:
         found = gpus(root)
     except NvmlError as error:

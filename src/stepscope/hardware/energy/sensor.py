@@ -51,17 +51,13 @@ class Sensor:
 
 
 def read_number(file: Path, scale: float = 1.0) -> float:
-    """Read a file that holds one whole number, times `scale`.
-
-    Raises:
-        SensorError: it is gone, may not be read, or holds something else.
-    """
+    """Read a file that holds one whole number, times `scale`."""
     found = read_integer(file)
     if found.value is not None:
         return found.value * scale
     if is_there(file) and not os.access(file, os.R_OK):
-        raise SensorError(f"{file} may be read by root only. Run as root, or chmod a+r it")
-    raise SensorError(found.reason or f"{file} tells nothing")
+        raise SensorError(f"only root can read {file}. Run as root, or chmod a+r it")
+    raise SensorError(found.reason or f"{file} is empty")
 
 
 def word_in(file: Path) -> str | None:

@@ -7,15 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from stepscope.analyze.run_summary import EVALUATION_SPLITS
 from stepscope.records.run_reader import Run
-from stepscope.records.types import EpochRow
 from stepscope.report.charts.chart import Chart, ChartMark
 
 
 def learning_charts(runs: Sequence[tuple[str, Run]]) -> list[Chart]:
-    """Return accuracy by time, accuracy by epoch and loss by epoch, with a series for each split.
-
-    Several runs have a series each, of their evaluations if there are any.
-    """
+    """Return accuracy by time and epoch, and loss by epoch: of each split, or of each run."""
     splits: Sequence[str] = ("train", *EVALUATION_SPLITS)
     if len(runs) > 1:
         known = {split for _, run in runs for split in run.epochs["split"]}
@@ -26,7 +22,11 @@ def learning_charts(runs: Sequence[tuple[str, Run]]) -> list[Chart]:
         for name, run in runs
         for row in run.epoch_rows(split)
     ]
-    by_time = _marks((name, _end_s(row), row["accuracy"], 100) for name, row in rows)
+    by_time = _marks(
+        (name, row["start_s"] + row["total_s"], row["accuracy"], 100)  # known at the end
+        for name, row in rows
+        if row["start_s"] is not None and row["total_s"] is not None
+    )
     by_epoch = _marks((name, float(row["epoch"]), row["accuracy"], 100) for name, row in rows)
     losses = _marks((name, float(row["epoch"]), row["loss"], 1) for name, row in rows)
     return [
@@ -37,17 +37,10 @@ def learning_charts(runs: Sequence[tuple[str, Run]]) -> list[Chart]:
 
 
 def _marks(
-    figures: Iterable[tuple[str, float | None, float | None, float]],
+    figures: Iterable[tuple[str, float, float | None, float]],
 ) -> list[ChartMark]:
     return [
         ChartMark(at, value * times, name)
         for name, at, value, times in figures
-        if at is not None and value is not None and math.isfinite(value)
+        if value is not None and math.isfinite(value)
     ]
-
-
-def _end_s(row: EpochRow) -> float | None:
-    """Return the end of an epoch or evaluation, when its accuracy was known."""
-    if row["start_s"] is None or row["total_s"] is None:  # of a folder without that column
-        return None
-    return row["start_s"] + row["total_s"]

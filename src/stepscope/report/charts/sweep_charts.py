@@ -1,23 +1,19 @@
-"""The charts of several runs side by side, and of a sweep.
-
-Figures are medians over a group's runs with their intervals. Curves (accuracy, memory, epochs) are
-those of each group's first run: curves of every repeat would hide the differences.
-"""
+"""The charts of several runs side by side, and of a sweep: medians, and first runs' curves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from stepscope.analyze.comparison_sides import Group, as_text, name_of
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
-from stepscope.records.types import RoundFigures, SettingValue, SweepRow
+from stepscope.records.types import RoundFigures, SweepRow
 from stepscope.report.charts.chart import Chart, ChartMark, Kind, drawable, with_interval
 from stepscope.report.charts.learning_charts import learning_charts
 from stepscope.report.charts.run_charts import epoch_marks, memory_by_time
 from stepscope.report.html.page_content import Section
-from stepscope.stats import known_mean
+from stepscope.stats import Interval, known_mean
 
 _MOST_TOGETHER = 8  # the number of distinct colours
 _MOST_PANELS = 6
@@ -29,21 +25,33 @@ def sections_of_groups(groups: Sequence[Group], throughput: Chart | None = None)
     together = [(group.name, group.runs[0]) for group in groups[:_MOST_TOGETHER]]
     shown = f"The first run of each; {_MOST_TOGETHER} of {len(groups)} are shown."
     notes = [shown] if len(groups) > _MOST_TOGETHER else []
+    rates = [group.throughput() for group in groups]
+    throughput = throughput or _group_bars("Throughput", "samples/s", groups, rates)
+    peaks = [
+        group.interval(run.summary.get("peak_memory_bytes") for run in group.runs)
+        for group in groups
+    ]
+    peak_memory = _group_bars("Peak memory", "memory, MiB", groups, peaks, 1 / _MIB)
     sections = [
-        Section("Throughput", [throughput or throughput_chart(groups)]),
+        Section("Throughput", [throughput]),
         Section("Time of a step", [phase_bars(groups), by_batch_size(groups)]),
         Section("Epochs", [epochs_side_by_side(groups)]),
         Section("Learning", learning_charts(together), notes),
-        Section("Memory", [memory_by_time(together), peak_memory(groups)], notes),
+        Section("Memory", [memory_by_time(together), peak_memory], notes),
     ]
     return [drawn for section in sections if (drawn := section.with_data()).charts]
 
 
-def throughput_chart(groups: Sequence[Group]) -> Chart:
-    """Return the chart of samples per second, a bar for each group."""
-    rates = [(group.name, group.throughput()) for group in groups]
-    marks = [with_interval(name, rate) for name, rate in rates if rate]
-    return _compared("Throughput", "bars", "", "samples/s", marks)
+def _group_bars(
+    title: str, y: str, groups: Sequence[Group], found: Sequence[Interval | None], times: float = 1
+) -> Chart:
+    """Return the chart of a figure, a bar for each group."""
+    marks = [
+        with_interval(group.name, each, times=times)
+        for group, each in zip(groups, found, strict=True)
+        if each is not None
+    ]
+    return _compared(title, "bars", "", y, marks)
 
 
 def phase_bars(groups: Sequence[Group]) -> Chart:
@@ -58,26 +66,23 @@ def phase_bars(groups: Sequence[Group]) -> Chart:
 
 
 def by_batch_size(groups: Sequence[Group]) -> Chart:
-    """Return the chart of step, forward and backward time by batch size, if it varies."""
-    sizes = {_batch_size(group) for group in groups}
-    alike = [set(group.values) <= {"batch_size"} for group in groups]
-    marks = list(_by_batch_size(groups)) if len(sizes - {None}) > 1 and all(alike) else []
-    title = "Time of a mini-batch by batch size"
-    return _compared(title, "points", "batch size", "time, ms", marks)
-
-
-def _by_batch_size(groups: Sequence[Group]) -> Iterator[ChartMark]:
+    """Return the chart of step, forward and backward time by batch size, if only that varies."""
     parts: dict[str, Callable[[Run], float | None]] = {
         "step": _step_s,
         "forward": lambda run: _phase_s(run, "forward"),
         "backward": lambda run: _phase_s(run, "backward"),
     }
+    sizes = [group.runs[0].spec.get("batch_size") for group in groups]
+    alone = all(set(group.values) <= {"batch_size"} for group in groups)
+    marks = []
     for part, time_of in parts.items():
-        for group in groups:
-            size = _batch_size(group)
+        for size, group in zip(sizes, groups, strict=True):
             took = group.interval(map(time_of, group.runs))
-            if size is not None and took is not None:
-                yield with_interval(size, took, part, 1e3)
+            if alone and isinstance(size, int) and took is not None:
+                marks.append(with_interval(size, took, part, 1e3))
+    varies = len({mark.x for mark in marks}) > 1
+    title = "Time of a mini-batch by batch size"
+    return _compared(title, "points", "batch size", "time, ms", marks if varies else [])
 
 
 def epochs_side_by_side(groups: Sequence[Group]) -> Chart:
@@ -89,27 +94,12 @@ def epochs_side_by_side(groups: Sequence[Group]) -> Chart:
     return Chart("Time of every epoch", "stacked", "epoch", "time, s", marks, more)
 
 
-def peak_memory(groups: Sequence[Group]) -> Chart:
-    """Return the chart of peak memory, a bar for each group."""
-    marks = []
-    for group in groups:
-        peak = group.interval(run.summary.get("peak_memory_bytes") for run in group.runs)
-        if peak is not None:
-            marks.append(with_interval(group.name, peak, times=1 / _MIB))
-    return _compared("Peak memory", "bars", "", "memory, MiB", marks)
-
-
 def _compared(title: str, kind: Kind, x: str, y: str, marks: Sequence[ChartMark]) -> Chart:
     """Return a chart of medians with their intervals, and a note on the intervals."""
     kept, note = drawable(marks)
     repeated = any(mark.low is not None for mark in marks)
     about = "median of the runs, 95 % interval" if repeated else "one run each: no interval"
     return Chart(title, kind, x, y, kept, note or about)
-
-
-def _batch_size(group: Group) -> int | None:
-    found = group.runs[0].spec.get("batch_size")
-    return found if isinstance(found, int) else None
 
 
 def _step_s(run: Run) -> float | None:
@@ -133,18 +123,17 @@ def sweep_chart(rows: Sequence[SweepRow]) -> Chart:
     best = fastest(rows)
     axes = list(rows[0]["values"]) if rows else []
     x = axes[0] if axes else "setting"
-    marks, note = drawable(
-        ChartMark(
-            _place(row["values"].get(x)),
-            rate["median"],
-            name_of({axis: row["values"].get(axis) for axis in axes[1:]}),
-            low=rate["low"],
-            high=rate["high"],
-            chosen=row is best,
-        )
-        for row in rows
-        if (rate := row["samples_per_s"])["median"] is not None
-    )
+    found = []
+    for row in rows:
+        values, rate = row["values"], row["samples_per_s"]
+        place = values.get(x)
+        if isinstance(place, bool) or not isinstance(place, int | float):
+            place = as_text(place)
+        if rate["median"] is not None:
+            series = name_of({axis: values.get(axis) for axis in axes[1:]})
+            ends = (rate["low"], rate["high"])
+            found.append(ChartMark(place, rate["median"], series, "", *ends, chosen=row is best))
+    marks, note = drawable(found)
     title = f"Throughput by {' and '.join(axes) or 'setting'}".replace("_", " ")
     return Chart(title, "points", x.replace("_", " "), "samples/s", marks, note)
 
@@ -165,9 +154,3 @@ def as_fast(best: Row, rows: Iterable[Row]) -> list[Row]:
         if row is not best and rate["median"] is not None and meets:
             others.append(row)
     return others
-
-
-def _place(value: SettingValue) -> float | str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    return as_text(value)

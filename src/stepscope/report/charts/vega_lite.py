@@ -1,8 +1,4 @@
-"""How each kind of chart is drawn, as a Vega-Lite specification.
-
-Specifications are plain values, made without a library in about a millisecond, as every run writes
-a page at its end.
-"""
+"""How each kind of chart is drawn, as a Vega-Lite specification in plain values."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from stepscope.report.charts.chart import Chart, Kind
-from stepscope.report.palette import CHOSEN, GRID, INK, SHADE, colours_of
+from stepscope.report.palette import CHOSEN, INK, SHADE, colours_of
 
 # One of the versions that vl-convert includes, by its name there.
 VEGA_LITE = "5.20"
@@ -19,36 +15,15 @@ VEGA_LITE = "5.20"
 WIDTH, _PANEL_WIDTH, _HEIGHT, _ROW_HEIGHT = 460, 290, 280, 22
 _MOST_TICKS = 12
 _NO_SERIES = [""]
+_ONLY_CHOSEN = {"transform": [{"filter": "datum.chosen"}]}
+_HAS_INTERVAL = {"filter": "isValid(datum.low) && isValid(datum.high)"}
 
 CONFIG = {
     "font": "Helvetica, Arial, sans-serif",
     "view": {"stroke": None},
-    "axis": {
-        "labelColor": INK,
-        "titleColor": INK,
-        "gridColor": GRID,
-        "domainColor": INK,
-        "tickColor": INK,
-        "labelFontSize": 11,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 8,
-    },
-    "legend": {
-        "labelFontSize": 11,
-        "labelColor": INK,
-        "symbolStrokeWidth": 2,
-        "symbolOpacity": 1,
-        "labelLimit": 240,
-    },
-    "header": {"labelFontSize": 12, "labelColor": INK},
-    "title": {
-        "fontSize": 14,
-        "color": INK,
-        "subtitleColor": INK,
-        "subtitleFontSize": 11,
-        "offset": 12,
-    },
+    "axis": {"labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"},
+    "legend": {"labelFontSize": 11, "symbolStrokeWidth": 2, "symbolOpacity": 1, "labelLimit": 240},
+    "title": {"fontSize": 14, "subtitleFontSize": 11, "offset": 12},
 }
 
 # A Vega-Lite specification, or a part of one.
@@ -95,24 +70,21 @@ def _consistent(chart: Chart) -> Chart:
 
 def _points(chart: Chart) -> list[Drawn]:
     """Draw points with their intervals, and highlight the chosen one."""
-    placed = {"x": _x(chart), "color": _colour(chart)}
-    y = _y(chart, zero=True)
+    words = isinstance(chart.marks[0].x, str) if chart.marks else False
+    x, y = _words(chart) if words else _numbers(chart), _y(chart, zero=True)
+    placed = {"x": x, "color": _colour(chart)}
     layers = [
         _layer({"type": "line", "strokeWidth": 1, "opacity": 0.45}, **placed, y=y),
         *_intervals(chart, placed),
         _layer({"type": "point", "size": 60, "filled": True, "opacity": 1}, **placed, y=y),
     ]
-    if not any(mark.chosen for mark in chart.marks):
-        return layers
-    at = {"x": _x(chart), "y": y}
-    ring = {"type": "point", "size": 260, "color": CHOSEN, "strokeWidth": 2}
-    word = {"type": "text", "dy": 26, "fontSize": 11, "fontWeight": "bold", "color": CHOSEN}
-    chosen: list[Drawn] = [
-        {"mark": ring, "encoding": at},
-        {"mark": word, "encoding": {**at, "text": {"value": "chosen"}}},
-    ]
-    only = {"transform": [{"filter": "datum.chosen"}]}
-    return layers + [{**only, **layer} for layer in chosen]
+    if any(mark.chosen for mark in chart.marks):
+        ring = {"type": "point", "size": 260, "color": CHOSEN, "strokeWidth": 2}
+        word = {"type": "text", "dy": 26, "fontSize": 11, "fontWeight": "bold", "color": CHOSEN}
+        chosen = {"x": x, "y": y, "text": {"value": "chosen"}}
+        layers.append({**_ONLY_CHOSEN, "mark": ring, "encoding": {"x": x, "y": y}})
+        layers.append({**_ONLY_CHOSEN, "mark": word, "encoding": chosen})
+    return layers
 
 
 def _bars(chart: Chart) -> list[Drawn]:
@@ -124,15 +96,16 @@ def _bars(chart: Chart) -> list[Drawn]:
     return [bars, *_intervals(chart, placed, color=INK)]
 
 
-def _stacked(chart: Chart) -> list[Drawn]:
-    """Draw a bar for each x, its parts stacked, the first at the bottom."""
-    y = {**_y(chart), "stack": "zero"}
-    return [
-        {
-            **_layer("bar", x=_words(chart), y=y, color=_colour(chart), order=_ORDER),
-            "transform": [_parts_in_order(chart)],
-        }
-    ]
+def _stack(chart: Chart) -> list[Drawn]:
+    """Draw stacked bars or areas: the first part at the bottom, in rows on the left."""
+    place = _quantities(chart) if chart.kind == "areas" else _words(chart)
+    length = {**_y(chart), "stack": "zero"}
+    x, y = (length, place) if chart.kind == "rows" else (place, length)
+    mark = "area" if chart.kind == "areas" else "bar"
+    order = {"field": "part", "type": "quantitative"}
+    number = f"indexof({json.dumps(chart.series())}, datum.series)"
+    layer = _layer(mark, x=x, y=y, color=_colour(chart), order=order)
+    return [{**layer, "transform": [{"calculate": number, "as": "part"}]}]
 
 
 def _lines(chart: Chart) -> list[Drawn]:
@@ -149,59 +122,35 @@ def _lines(chart: Chart) -> list[Drawn]:
     return [_layer({"type": "line", "strokeWidth": 1.8}, **placed), point]
 
 
-def _areas(chart: Chart) -> list[Drawn]:
-    """Draw stacked areas, the first at the bottom."""
-    y = {**_y(chart), "stack": "zero"}
-    area = _layer("area", x=_quantities(chart), y=y, color=_colour(chart), order=_ORDER)
-    return [{**area, "transform": [_parts_in_order(chart)]}]
-
-
 def _bands(chart: Chart) -> list[Drawn]:
     """Draw a line in the band of its extremes, for each series."""
     placed = {"x": _quantities(chart), "color": _colour(chart)}
-    extremes = {
-        "y": {**_y(chart, zero=chart.from_zero), "field": "low"},
-        "y2": {"field": "high"},
-    }
+    y = _y(chart, zero=chart.from_zero)
+    extremes = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     band = _layer({"type": "area", "opacity": 0.22, "interpolate": "step"}, **placed, **extremes)
-    line = _layer({"type": "line", "strokeWidth": 1.6}, **placed, y=_y(chart, zero=chart.from_zero))
+    line = _layer({"type": "line", "strokeWidth": 1.6}, **placed, y=y)
     return [{**band, "transform": [_HAS_INTERVAL]}, line]
-
-
-def _rows(chart: Chart) -> list[Drawn]:
-    """Draw a horizontal bar for each word, its parts in a row."""
-    x = {"field": "y", "type": "quantitative", "title": chart.y, "stack": "zero"}
-    rows = _layer("bar", y=_words(chart, lying=True), x=x, color=_colour(chart), order=_ORDER)
-    return [{**rows, "transform": [_parts_in_order(chart)]}]
 
 
 def _waterfall(chart: Chart) -> list[Drawn]:
     """Draw horizontal parts that add up; the chosen one is their sum."""
-    placed: Drawn = {
-        "y": _words(chart, lying=True),
-        "x": {"field": "low", "type": "quantitative", "title": chart.y},
-        "x2": {"field": "high"},
-    }
-    colour = {
-        "condition": {"test": "datum.chosen", "value": INK},
-        "value": colours_of(_NO_SERIES)[""],
-    }
-    return [_layer("bar", **placed, color=colour)]
+    ends = {"x": {**_y(chart), "field": "low"}, "x2": {"field": "high"}}
+    colour = {"condition": {"test": "datum.chosen", "value": INK}, **_colour(chart)}
+    return [_layer("bar", y=_words(chart), **ends, color=colour)]
 
 
 def _scatter(chart: Chart) -> list[Drawn]:
     """Draw points; the chosen ones have a ring, and a line joins them."""
     quantities = {**_quantities(chart), "scale": {"zero": False}}
-    words = any(isinstance(mark.x, str) for mark in chart.marks)
-    placed = {"x": _words(chart) if words else quantities, "y": _y(chart, zero=False)}
+    placed = {"x": quantities, "y": _y(chart, zero=False)}
     point = _layer({"type": "point", "size": 60, "filled": True, "opacity": 1}, **placed)
     point["encoding"]["color"] = _colour(chart)
     if chart.series() != _NO_SERIES:
         point["encoding"]["shape"] = {**_series(chart), "scale": {"domain": chart.series()}}
     line = {"type": "line", "strokeWidth": 1, "color": CHOSEN, "opacity": 0.6}
     ring = {"type": "point", "size": 200, "color": CHOSEN, "strokeWidth": 1.6}
-    only = {"transform": [{"filter": "datum.chosen"}]}
-    return [*({**only, "mark": mark, "encoding": placed} for mark in (line, ring)), point]
+    marked = [{**_ONLY_CHOSEN, "mark": mark, "encoding": placed} for mark in (line, ring)]
+    return [*marked, point]
 
 
 def _roofline(chart: Chart) -> list[Drawn]:
@@ -225,14 +174,12 @@ def _roofline(chart: Chart) -> list[Drawn]:
 _LAYERS = {
     "points": _points,
     "bars": _bars,
-    "stacked": _stacked,
     "lines": _lines,
-    "areas": _areas,
     "bands": _bands,
-    "rows": _rows,
     "waterfall": _waterfall,
     "scatter": _scatter,
     "roofline": _roofline,
+    **dict.fromkeys(("stacked", "areas", "rows"), _stack),
 }
 LYING: tuple[Kind, ...] = ("rows", "waterfall")
 
@@ -245,27 +192,12 @@ def _layer(mark: str | Drawn, **encoding: Any) -> Drawn:
     return {"mark": {**described, "tooltip": True}, "encoding": encoding}
 
 
-_HAS_INTERVAL = {"filter": "isValid(datum.low) && isValid(datum.high)"}
-_ORDER = {"field": "part", "type": "quantitative"}
-
-
-def _parts_in_order(chart: Chart) -> Drawn:
-    order = [{"part": number, "series": name} for number, name in enumerate(chart.series())]
-    looked_up = {"data": {"values": order}, "key": "series", "fields": ["part"]}
-    return {"lookup": "series", "from": looked_up}
-
-
 def _intervals(chart: Chart, placed: Drawn, **look: Any) -> list[Drawn]:
     if all(mark.low is None for mark in chart.marks):
         return []
-    low, high = (
-        {"field": end, "type": "quantitative", "title": chart.y} for end in ("low", "high")
-    )
-    rule = _layer({"type": "rule", "strokeWidth": 1.3, **look}, **placed, y=low, y2=high)
-    rule["encoding"]["y2"] = {"field": "high"}
-    cap = {"type": "tick", "size": 9, "thickness": 1.3, "orient": "horizontal", **look}
-    drawn = [rule, *(_layer(cap, **placed, y=end) for end in (low, high))]
-    return [{**layer, "transform": [_HAS_INTERVAL]} for layer in drawn]
+    bar = {"type": "errorbar", "ticks": True, "thickness": 1.3, **look}
+    ends = {"y": {**_y(chart), "field": "low"}, "y2": {"field": "high"}}
+    return [{"transform": [_HAS_INTERVAL], "mark": bar, "encoding": {**placed, **ends}}]
 
 
 def _limit(chart: Chart) -> list[Drawn]:
@@ -273,15 +205,14 @@ def _limit(chart: Chart) -> list[Drawn]:
     if chart.limit is None:
         return []
     name, value = chart.limit
-    across = "x" if chart.kind in LYING else "y"
-    at = {across: {"datum": value, "type": "quantitative", "title": chart.y}}
+    at = {"y": {"datum": value, "type": "quantitative", "title": chart.y}}
     rule = {"type": "rule", "strokeDash": [5, 4], "color": CHOSEN, "strokeWidth": 1.3}
     text = {"type": "text", "color": CHOSEN, "fontSize": 11, "align": "left", "dy": -6, "dx": 4}
-    start = {} if chart.kind in LYING else {"x": {"value": 0}}
+    named = {**at, "x": {"value": 0}, "text": {"value": name}}
     once: Drawn = {"values": [{}]}  # with the chart's data there would be one for each value
     return [
-        {"data": once, "mark": rule, "encoding": at},
-        {"data": once, "mark": text, "encoding": {**at, **start, "text": {"value": name}}},
+        {"data": once, "mark": mark, "encoding": encoding}
+        for mark, encoding in ((rule, at), (text, named))
     ]
 
 
@@ -290,23 +221,14 @@ def _shades(chart: Chart) -> list[Drawn]:
     if chart.shaded is None:
         return []
     name, stretches = chart.shaded
-    edges: Drawn = {"values": [{"from": begin, "to": end} for begin, end in stretches]}
-    fill = {"domain": [name], "range": [SHADE]}
-    return [
-        {
-            "data": edges,
-            "mark": {"type": "rect", "opacity": 0.3},
-            "encoding": {
-                "x": {**_quantities(chart), "field": "from"},
-                "x2": {"field": "to"},
-                "fill": {"datum": name, "type": "nominal", "title": None, "scale": fill},
-            },
-        }
-    ]
-
-
-def _x(chart: Chart) -> Drawn:
-    return _words(chart) if any(isinstance(m.x, str) for m in chart.marks) else _numbers(chart)
+    edges = {"values": [{"from": begin, "to": end} for begin, end in stretches]}
+    scale = {"domain": [name], "range": [SHADE]}
+    encoding = {
+        "x": {**_quantities(chart), "field": "from"},
+        "x2": {"field": "to"},
+        "fill": {"datum": name, "type": "nominal", "title": None, "scale": scale},
+    }
+    return [{"data": edges, "mark": {"type": "rect", "opacity": 0.3}, "encoding": encoding}]
 
 
 def _y(chart: Chart, *, zero: bool | None = None) -> Drawn:
@@ -322,23 +244,16 @@ def _numbers(chart: Chart) -> Drawn:
     """Label the values themselves on the axis, if there are few."""
     values = sorted({float(mark.x) for mark in chart.marks})
     ticks = {"values": values} if len(values) <= _MOST_TICKS else {}
+    axis = {"format": ".12~g", "grid": False, **ticks}
     scale = {"zero": False, "nice": False, "padding": 12}
-    return {
-        **_quantities(chart),
-        "axis": {"format": ".12~g", "grid": False, **ticks},
-        "scale": scale,
-    }
+    return {**_quantities(chart), "axis": axis, "scale": scale}
 
 
-def _words(chart: Chart, *, lying: bool = False) -> Drawn:
-    order: list[Any] = list(dict.fromkeys(mark.x for mark in chart.marks))
-    axis = {"labelLimit": 260} if lying else {"labelAngle": _angle(order)}
+def _words(chart: Chart) -> Drawn:
+    order = list(dict.fromkeys(str(mark.x) for mark in chart.marks))
+    crowded = sum(len(word) + 1 for word in order) > WIDTH / 7
+    axis = {"labelLimit": 260} if chart.kind in LYING else {"labelAngle": -35 if crowded else 0}
     return {"field": "x", "type": "nominal", "title": chart.x, "sort": order, "axis": axis}
-
-
-def _angle(words: list[Any]) -> int:
-    """Return the angle of the labels of an axis, so that they do not overlap."""
-    return -35 if sum(len(str(word)) + 1 for word in words) > WIDTH / 7 else 0
 
 
 def _colour(chart: Chart) -> Drawn:

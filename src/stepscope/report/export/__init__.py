@@ -8,12 +8,11 @@ from stepscope.records.run_reader import Run
 
 
 def nothing_recorded(run: Run, wanted: str) -> AnswerIsNo:
-    """Return the error for a run without the wanted data, yet or at all."""
-    if run.status == schema.RUNNING:
-        next_move = f"Try again after its first {wanted}"
-    else:
-        next_move = f"`reason` in {schema.RUN} says how it ended"
+    """Return the error for a run without the wanted data."""
+    next_step = f"Try again after its first {wanted}"
+    if run.status != schema.RUNNING:
+        next_step = f"See `reason` in {schema.RUN}"
     return AnswerIsNo(
         f"nothing to export: no {wanted} is recorded in {run.path} "
-        f"(status {run.status}). {next_move}."
+        f"(status {run.status}). {next_step}."
     )

@@ -1,12 +1,8 @@
 """A run as a trace in the Chrome Trace Event Format, for Perfetto and chrome://tracing.
 
-Each training (or rank) is a process with threads for epochs, steps, phases, events, and each loader
-worker. The device's timeline is a separate process, and telemetry becomes counters.
-
-The format requires the blocks of one thread to nest. Perfetto (v52 was tried) drops a block that
-overlaps the next by one nanosecond, and it computes nanoseconds by multiplying microseconds as
-floating-point numbers and truncating, so adjacent blocks of the file may overlap once they are
-read. Hence all times are whole ticks of an eighth of a microsecond, which are exact in binary.
+Each training (or rank) is a process, its device another. The blocks of one thread must nest, and
+Perfetto (v52) drops a block that overlaps the next by a nanosecond of its own rounding. Hence all
+times are whole ticks of an eighth of a microsecond, which are exact in binary.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
 from typing_extensions import TypedDict
@@ -78,18 +74,13 @@ class _Thread(NamedTuple):
 
     def block(self, name: str, begin: int, end: int, args: Args | None = None) -> TraceEvent:
         """Return a block from one tick to another."""
-        event: TraceEvent = {
-            "ph": "X",
-            "pid": self.pid,
-            "tid": self.tid,
-            "cat": self.kind,
-            "name": name,
-            "ts": begin / TICKS_PER_US,
-            "dur": (end - begin) / TICKS_PER_US,
-        }
-        if args:
-            event["args"] = args
-        return event
+        ts, dur = begin / TICKS_PER_US, (end - begin) / TICKS_PER_US
+        event: TraceEvent = {**self.about(), "ph": "X", "name": name, "ts": ts, "dur": dur}
+        return {**event, "args": args} if args else event
+
+    def about(self) -> TraceEvent:
+        """Return the fields of all events of the thread."""
+        return {"pid": self.pid, "tid": self.tid, "cat": self.kind}
 
 
 class Span(NamedTuple):
@@ -101,11 +92,7 @@ class Span(NamedTuple):
 
 
 def encode(run: Run) -> Iterator[tuple[str, int]]:
-    """Yield the trace's text in pieces, each with its number of events.
-
-    Raises:
-        AnswerIsNo: no step was recorded.
-    """
+    """Yield the trace's text in pieces, each with its number of events."""
     encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
     remaining = events(run)
     before = '{"traceEvents":[\n'
@@ -118,63 +105,50 @@ def encode(run: Run) -> Iterator[tuple[str, int]]:
 
 
 def events(run: Run) -> Iterator[TraceEvent]:
-    """Yield the events of a run; those of one thread or counter are ordered by time.
-
-    The tables of one rank are in memory at a time.
-
-    Raises:
-        AnswerIsNo: no step was recorded.
-    """
-    ranks = _ranks(run)
+    """Yield the events of a run; those of one thread or counter are ordered by time."""
+    folders = [each for each in run.path.glob("ranks/*") if each.name.isdecimal()]
+    folders.sort(key=lambda folder: int(folder.name))
+    ranks = [(f"rank {int(each.name)}", Run(each, run.info)) for each in folders]
+    ranks = ranks or [("training", run)]
     if not any(len(rank.steps) for _, rank in ranks):
         raise nothing_recorded(run, "training step")
     happened = run.events
     for number in range(len(ranks)):
-        name, rank = ranks.pop(0)
+        name, rank = ranks.pop(0)  # the tables of one rank are in memory at a time
         yield from _process(2 * number + 1, name, rank, happened if number == 0 else [])
-
-
-def _ranks(run: Run) -> list[tuple[str, Run]]:
-    """Return the ranks of a distributed run, each as a run; any other run is its only rank."""
-    found = sorted(
-        (each for each in run.path.glob("ranks/*") if each.name.isdecimal() and each.is_dir()),
-        key=lambda folder: int(folder.name),
-    )
-    ranks = [(f"rank {int(each.name)}", Run(each, run.info)) for each in found]
-    return ranks or [("training", run)]
 
 
 def _process(pid: int, name: str, run: Run, happened: list[RunEvent]) -> Iterator[TraceEvent]:
     steps = run.steps
     spans = in_a_row(steps["start_s"], steps["step_s"])
-    yield from _name_process(pid, name)
-
-    yield from _name_thread(thread := _thread(pid, _EPOCHS, "epochs"))
-    yield from _epochs(thread, run.epochs, _extents(steps["epoch"], spans))
-    yield from _name_thread(thread := _thread(pid, _STEPS, "steps"))
-    yield from _steps(thread, steps, spans)
-    yield from _name_thread(thread := _thread(pid, _PHASES, "phases"))
-    yield from _phases(thread, steps, spans)
+    yield from _named(pid, name)
+    thread, named = _thread(pid, _EPOCHS, "epochs")
+    yield from (*named, *_epochs(thread, run.epochs, steps["epoch"], spans))
+    thread, named = _thread(pid, _STEPS, "steps")
+    yield from chain(named, _steps(thread, steps, spans))
+    thread, named = _thread(pid, _PHASES, "phases")
+    yield from chain(named, _phases(thread, steps, spans))
     if happened:
-        yield from _name_thread(thread := _thread(pid, _EVENTS, "events"))
-        yield from _instants(thread, happened)
+        thread, named = _thread(pid, _EVENTS, "events")
+        yield from (*named, *_instants(thread, happened))
     yield from _loading(pid, steps)
-
-    idle_s = steps["idle_device_s"]
-    if any(value is not None for value in idle_s):
-        device = "device" if name == "training" else f"{name}, device"
-        yield from _name_process(pid + 1, device)
-        yield from _name_thread(thread := _thread(pid + 1, _PHASES, "device phases"))
-        yield from _device(thread, steps, spans)
+    if any(value is not None for value in steps["idle_device_s"]):
+        yield from _named(pid + 1, "device" if name == "training" else f"{name}, device")
+        thread, named = _thread(pid + 1, _PHASES, "device phases")
+        yield from chain(named, _device(thread, steps, spans))
     yield from _counters(pid, run.telemetry)
 
 
 def _epochs(
-    thread: _Thread, epochs: Table, trained: dict[int | None, tuple[int, int]]
+    thread: _Thread, epochs: Table, epoch_of_step: Sequence[int | None], steps: list[Span]
 ) -> Iterator[TraceEvent]:
     """Yield every epoch; one whose row is not written yet is derived from its steps."""
+    trained: dict[int | None, tuple[int, int]] = {}
+    for begin, end, step in steps:
+        first, _ = trained.setdefault(epoch_of_step[step], (begin, end))
+        trained[epoch_of_step[step]] = (first, end)
     rows = list(epochs.rows())
-    lying: list[Span] = []
+    spans: list[Span] = []
     for number, row in enumerate(rows):
         span = _span(row.get("start_s"), row.get("total_s"), number)
         if span is None:
@@ -183,32 +157,25 @@ def _epochs(
             # `total_s` excludes an evaluation inside the epoch, and the pause before a resume.
             _, last = trained.pop(row.get("epoch"), (0, 0))
             span = span._replace(end=max(span.end, last))
-        lying.append(span)
+        spans.append(span)
     for epoch, (begin, end) in trained.items():
-        lying.append(Span(begin, end, len(rows)))
+        spans.append(Span(begin, end, len(rows)))
         rows.append({"epoch": epoch, "split": "train", "unfinished": True})
-    for span in nested(lying):
+    for span in nested(spans):
         row = rows[span.row]
-        yield thread.block(_epoch_name(row), span.begin, span.end, _known(row))
-
-
-def _epoch_name(row: Args) -> str:
-    epoch, split = row.get("epoch"), row.get("split")
-    if split == "train":
-        return f"epoch {epoch}" + (", unfinished" if row.get("unfinished") else "")
-    return f"{split} before training" if epoch == 0 else f"{split} after epoch {epoch}"
+        epoch, split = row.get("epoch"), row.get("split")
+        name = f"{split} before training" if epoch == 0 else f"{split} after epoch {epoch}"
+        if split == "train":
+            name = f"epoch {epoch}" + (", unfinished" if row.get("unfinished") else "")
+        yield thread.block(name, span.begin, span.end, _known(row))
 
 
 def _steps(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[TraceEvent]:
     shown = ("epoch", "step", "samples", "loss", "detail")
     columns = [steps[name] for name in shown]
     for begin, end, row in spans:
-        args = {}
-        for name, column in zip(shown, columns, strict=True):
-            if column[row] is not None:
-                args[name] = column[row]
-        if "loss" in args:
-            args["loss"] = _plain(args["loss"])
+        values = {name: column[row] for name, column in zip(shown, columns, strict=True)}
+        args = _known(values)
         yield thread.block(f"step {args.get('step', '?')}", begin, end, args)
 
 
@@ -245,7 +212,8 @@ def _loading(pid: int, steps: Table) -> Iterator[TraceEvent]:
             rows_of.setdefault(worker, []).append(row)
     for number, (worker, rows) in enumerate(sorted(rows_of.items())):
         name = "loader: training process" if worker == -1 else f"loader: worker {worker}"
-        yield from _name_thread(thread := _thread(pid, _WORKERS + number, name))
+        thread, named = _thread(pid, _WORKERS + number, name)
+        yield from named
         spans = in_a_row([starts[row] for row in rows], [lengths[row] for row in rows])
         for begin, end, index in spans:
             args = _known({name: column[rows[index]] for name, column in shown.items()})
@@ -256,16 +224,9 @@ def _instants(thread: _Thread, happened: list[RunEvent]) -> Iterator[TraceEvent]
     timed = [(_ticks(event.get("time_s")), event) for event in happened]
     known = [(at, event) for at, event in timed if at is not None]
     for at, event in sorted(known, key=lambda each: each[0]):
-        yield {
-            "ph": "i",
-            "s": "t",
-            "pid": thread.pid,
-            "tid": thread.tid,
-            "cat": thread.kind,
-            "name": str(event.get("event", "?")),
-            "ts": at / TICKS_PER_US,
-            "args": _known({k: v for k, v in event.items() if k not in ("time_s", "event")}),
-        }
+        args = _known({k: v for k, v in event.items() if k not in ("time_s", "event")})
+        name, ts = str(event.get("event", "?")), at / TICKS_PER_US
+        yield {**thread.about(), "ph": "i", "s": "t", "name": name, "ts": ts, "args": args}
 
 
 def _counters(pid: int, telemetry: Table) -> Iterator[TraceEvent]:
@@ -286,21 +247,12 @@ def _counters(pid: int, telemetry: Table) -> Iterator[TraceEvent]:
 
 
 def _count(pid: int, name: str, at: int, unit: str, value: float) -> TraceEvent:
-    return {
-        "ph": "C",
-        "pid": pid,
-        "cat": "telemetry",
-        "name": name,
-        "ts": at / TICKS_PER_US,
-        "args": {unit: value},
-    }
+    event: TraceEvent = {"ph": "C", "pid": pid, "cat": "telemetry", "name": name}
+    return {**event, "ts": at / TICKS_PER_US, "args": {unit: value}}
 
 
 def in_a_row(starts_s: Iterable[Any], lengths_s: Iterable[Any]) -> list[Span]:
-    """Lay out rows in order of time; one that overlaps the next is cut there.
-
-    A row with an unknown or invalid start or duration is left out.
-    """
+    """Lay out valid rows in order of time; one that overlaps the next is cut there."""
     found = [
         span
         for row, (start_s, length_s) in enumerate(zip(starts_s, lengths_s, strict=True))
@@ -343,15 +295,6 @@ def lay_out(
             at = until
 
 
-def _extents(epochs: Sequence[int | None], spans: list[Span]) -> dict[int | None, tuple[int, int]]:
-    """Return the start and the end of the steps of each epoch."""
-    found: dict[int | None, tuple[int, int]] = {}
-    for begin, end, row in spans:
-        first, _ = found.setdefault(epochs[row], (begin, end))
-        found[epochs[row]] = (first, end)
-    return found
-
-
 def _span(start_s: Any, length_s: Any, row: int) -> Span | None:
     if _ticks(start_s) is None or _ticks(length_s) is None:
         return None
@@ -381,19 +324,17 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _thread(pid: int, number: int, kind: str) -> _Thread:
-    return _Thread(pid, pid * 100_000 + number, kind)
+def _thread(pid: int, number: int, name: str) -> tuple[_Thread, Iterator[TraceEvent]]:
+    """Return a thread, and the events that name it."""
+    thread = _Thread(pid, pid * 100_000 + number, name)
+    return thread, _named(pid, name, thread.tid)
 
 
-def _name_process(pid: int, name: str) -> Iterator[TraceEvent]:
-    for what, args in (
-        ("process_name", {"name": name}),
-        ("process_sort_index", {"sort_index": pid}),
-    ):
-        yield {"ph": "M", "pid": pid, "name": what, "ts": 0, "args": args}
-
-
-def _name_thread(thread: _Thread) -> Iterator[TraceEvent]:
-    pid, tid, name = thread
-    for what, args in (("thread_name", {"name": name}), ("thread_sort_index", {"sort_index": tid})):
-        yield {"ph": "M", "pid": pid, "tid": tid, "name": what, "ts": 0, "args": args}
+def _named(pid: int, name: str, tid: int | None = None) -> Iterator[TraceEvent]:
+    """Yield the events that name and place a process, or a thread of it."""
+    what, place = ("process", pid) if tid is None else ("thread", tid)
+    event: TraceEvent = {"ph": "M", "pid": pid, "ts": 0}
+    if tid is not None:
+        event["tid"] = tid
+    yield {**event, "name": f"{what}_name", "args": {"name": name}}
+    yield {**event, "name": f"{what}_sort_index", "args": {"sort_index": place}}

@@ -19,15 +19,7 @@ FILES = {
 
 
 def encode(run: Run, source: str) -> Iterator[tuple[bytes, int]]:
-    """Yield a table of the run folder as one Parquet file, with its number of rows.
-
-    A table without rows keeps its columns, so that readers of many runs find the same schema in
-    each.
-
-    Raises:
-        AnswerIsNo: none of the tables has a row.
-        MissingExtraError: Polars is not installed.
-    """
+    """Yield a table as one Parquet file, with its number of rows; without rows, its columns."""
     tables = {schema.STEPS: run.steps, schema.EPOCHS: run.epochs, schema.TELEMETRY: run.telemetry}
     if not any(map(len, tables.values())):
         raise nothing_recorded(run, "row")

@@ -1,4 +1,7 @@
-"""A run as scalars for TensorBoard: time and loss by step, accuracy by epoch, memory by time."""
+"""A run as scalars for TensorBoard: time and loss by step, accuracy by epoch, memory by time.
+
+An event file is a sequence of records with checksums, each an `Event` in Protocol Buffers.
+"""
 
 from __future__ import annotations
 
@@ -11,49 +14,73 @@ from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.report.export import nothing_recorded
 
-# --- The format: scalars in Protocol Buffers, in records with checksums
+FOLDER = "tensorboard"
+FILE = "events.out.tfevents.stepscope"  # TensorBoard looks for `tfevents` in file names
+
+_OF_STEPS = ("step_s", *(f"{phase}_s" for phase in schema.PHASES), "loss")
+_OF_EPOCHS = ("loss", "accuracy", "top5", "samples_per_s")
+_OF_TELEMETRY = (
+    *("pss_bytes", "rss_bytes", "workers_private_bytes", "swap_bytes", "available_bytes"),
+    *("device_memory_bytes", "device_percent", "power_w", "temperature_c"),
+)
 
 
-_INT64 = 2**64 - 1
+def encode(run: Run) -> Iterator[tuple[bytes, int]]:
+    """Yield the records of an event file, each with its number of events.
 
-
-def first_record(time_s: float) -> bytes:
-    """Return the first record: the time, and the version of the format.
-
-    From the second version on, steps may come in any order.
+    The step of a training step is its row, counted from 1 through all epochs; of an epoch, its
+    number; of a telemetry sample, milliseconds since the start of the run.
     """
-    return _record(_double(1, time_s) + _content(3, b"brain.Event:2"))
+    if not len(run.steps):
+        raise nothing_recorded(run, "training step")
+    started_s = float(run.info.get("started_unix_s") or 0)
+    # From the second version of the format on, steps may come in any order.
+    yield _record(_field(1, started_s) + _field(3, b"brain.Event:2")), 0
+    numbers = range(1, len(run.steps) + 1)
+    yield from _rows(run.steps, "start_s", numbers, "steps/", _OF_STEPS, started_s)
+    for split in ("train", "test", "validation"):
+        rows = [row for row, found in enumerate(run.epochs["split"]) if found == split]
+        columns = run.epochs.columns.items()
+        epochs = Table({name: [values[row] for row in rows] for name, values in columns})
+        group = f"epochs/{split}_"
+        yield from _rows(epochs, "start_s", epochs["epoch"], group, _OF_EPOCHS, started_s)
+    times_ms = [
+        None if time_s is None or not math.isfinite(time_s) else round(time_s * 1000)
+        for time_s in run.telemetry["time_s"]
+    ]
+    yield from _rows(run.telemetry, "time_s", times_ms, "telemetry/", _OF_TELEMETRY, started_s)
 
 
-def scalars_record(time_s: float, step: int, scalars: Iterable[tuple[bytes, float]]) -> bytes:
-    """Return a record of scalars of one step, each with its tag from `tag_of`."""
-    summary = b"".join(tag + _float32(value) for tag, value in scalars)
-    return _record(_double(1, time_s) + _number(2, step) + _content(5, summary))
+def _rows(
+    table: Table,
+    time_column: str,
+    steps: Iterable[int | None],
+    group: str,
+    columns: Sequence[str],
+    started_s: float,
+) -> Iterator[tuple[bytes, int]]:
+    """Yield a record for each row whose time and step are known."""
+    # The bytes of a scalar before its value are the same at every step.
+    tags = []
+    for column in columns:
+        tag = _field(1, f"{group}{column}".encode()) + _varint(2 << 3 | 5)
+        tags.append(_varint(1 << 3 | 2) + _varint(len(tag) + 4) + tag)
+    rows = zip(*(table[column] for column in columns), strict=True)
+    for time_s, step, values in zip(table[time_column], steps, rows, strict=True):
+        pairs = zip(tags, values, strict=True)
+        summary = b"".join(tag + _float32(value) for tag, value in pairs if value is not None)
+        if summary and time_s is not None and step is not None:
+            event = _field(1, started_s + time_s) + _field(2, step) + _field(5, summary)
+            yield _record(event), 1
 
 
-def tag_of(name: str) -> bytes:
-    """Return the bytes of a scalar before its value, which are the same at every step."""
-    before = _content(1, name.encode()) + _key(2, kind=5)
-    return _key(1, kind=2) + _varint(len(before) + 4) + before
-
-
-# Protocol Buffers: a field is its number and type, then its value.
-
-
-def _key(field: int, *, kind: int) -> bytes:
-    return _varint(field << 3 | kind)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _key(field, kind=0) + _varint(value & _INT64)
-
-
-def _double(field: int, value: float) -> bytes:
-    return _key(field, kind=1) + struct.pack("<d", value)
-
-
-def _content(field: int, content: bytes) -> bytes:
-    return _key(field, kind=2) + _varint(len(content)) + content
+def _field(number: int, value: float | int | bytes) -> bytes:
+    """Encode a field of Protocol Buffers: its number and type, then its value."""
+    if isinstance(value, bytes):
+        return _varint(number << 3 | 2) + _varint(len(value)) + value
+    if isinstance(value, float):
+        return _varint(number << 3 | 1) + struct.pack("<d", value)
+    return _varint(number << 3) + _varint(value & (2**64 - 1))
 
 
 def _varint(value: int) -> bytes:
@@ -73,22 +100,10 @@ def _float32(value: float) -> bytes:
         return struct.pack("<f", math.copysign(math.inf, value))
 
 
-# Records: a length and a content, each with its checksum.
-
-
 def _record(content: bytes) -> bytes:
+    """Return a record: a length and a content, each with its checksum."""
     length = struct.pack("<Q", len(content))
     return length + _checksum(length) + content + _checksum(content)
-
-
-def _checksum(data: bytes) -> bytes:
-    """Return the masked CRC-32C that the format requires."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC_OF_BYTE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
-    return struct.pack("<I", (rotated + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def _crc_of(byte: int) -> int:
@@ -99,69 +114,12 @@ def _crc_of(byte: int) -> int:
 
 _CRC_OF_BYTE = [_crc_of(byte) for byte in range(256)]
 
-FOLDER = "tensorboard"
-FILE = "events.out.tfevents.stepscope"  # TensorBoard looks for `tfevents` in file names
 
-_OF_STEPS = ("step_s", *(f"{phase}_s" for phase in schema.PHASES), "loss")
-_OF_EPOCHS = ("loss", "accuracy", "top5", "samples_per_s")
-_OF_TELEMETRY = (
-    *("pss_bytes", "rss_bytes", "workers_private_bytes", "swap_bytes", "available_bytes"),
-    *("device_memory_bytes", "device_percent", "power_w", "temperature_c"),
-)
-
-# Time, step, scalars.
-Event = tuple[float, int, list[tuple[bytes, float]]]
-
-
-def encode(run: Run) -> Iterator[tuple[bytes, int]]:
-    """Yield the records of an event file, each with its number of events.
-
-    The step of a training step is its row, counted from 1 through all epochs; of an epoch, its
-    number; of a telemetry sample, milliseconds since the start of the run.
-
-    Raises:
-        AnswerIsNo: no step was recorded.
-    """
-    if not len(run.steps):
-        raise nothing_recorded(run, "training step")
-    began_s = float(run.info.get("started_unix_s") or 0)
-    yield first_record(began_s), 0
-    for time_s, step, scalars in _events(run):
-        if scalars:
-            yield scalars_record(began_s + time_s, step, scalars), 1
-
-
-def _events(run: Run) -> Iterator[Event]:
-    steps, telemetry = run.steps, run.telemetry
-    numbers = range(1, len(steps) + 1)
-    yield from _rows(steps, steps["start_s"], numbers, "steps/", _OF_STEPS)
-    for split in ("train", "test", "validation"):
-        epochs = _of_split(run.epochs, split)
-        yield from _rows(epochs, epochs["start_s"], epochs["epoch"], f"epochs/{split}_", _OF_EPOCHS)
-    times_s = telemetry["time_s"]
-    yield from _rows(telemetry, times_s, map(_in_ms, times_s), "telemetry/", _OF_TELEMETRY)
-
-
-def _rows(
-    table: Table,
-    times_s: Sequence[float | None],
-    steps: Iterable[int | None],
-    group: str,
-    columns: Sequence[str],
-) -> Iterator[Event]:
-    """Yield the rows of a table whose time and step are known."""
-    tags = [tag_of(f"{group}{column}") for column in columns]
-    rows = zip(*(table[column] for column in columns), strict=True)
-    for time_s, step, values in zip(times_s, steps, rows, strict=True):
-        if time_s is not None and step is not None:
-            known = [each for each in zip(tags, values, strict=True) if each[1] is not None]
-            yield time_s, step, known
-
-
-def _of_split(epochs: Table, split: str) -> Table:
-    chosen = [row for row, found in enumerate(epochs["split"]) if found == split]
-    return Table({name: [values[row] for row in chosen] for name, values in epochs.columns.items()})
-
-
-def _in_ms(time_s: float | None) -> int | None:
-    return round(time_s * 1000) if time_s is not None and math.isfinite(time_s) else None
+def _checksum(data: bytes) -> bytes:
+    """Return the masked CRC-32C that the format requires."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_OF_BYTE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    return struct.pack("<I", (rotated + 0xA282EAD8) & 0xFFFFFFFF)

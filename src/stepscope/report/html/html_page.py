@@ -9,38 +9,37 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib import resources
+from itertools import count
 from pathlib import Path
 
 from stepscope.analyze.comparison_sides import group_runs
-from stepscope.analyze.findings import findings_of
+from stepscope.analyze.findings import Finding, findings_of
 from stepscope.analyze.search_result import is_search
 from stepscope.files import cannot_write, replace_file
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
 from stepscope.report.charts.chart import Chart
 from stepscope.report.html.chart_embed import as_figures, for_page, in_words, vega_script
-from stepscope.report.html.page_content import Document, Section
+from stepscope.report.html.page_content import Document
 from stepscope.report.html.run_page import document_of_run
 from stepscope.report.html.search_page import document_of_search
 from stepscope.report.html.sweep_page import document_of_groups, document_of_sweep
 from stepscope.report.terminal.table_style import FigureList
+
+_QUOTED = re.compile("`([^`]+)`")
 
 
 def to_html(document: Document, vega_script: str) -> str:
     """Return a document as a page; `vega_script` draws its charts."""
     style, script = part("page.css"), part("page.js")
     charts = [for_page(chart) for chart in document.charts()]
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"style-src {_hash(style)}",
-            f"script-src {_hash(vega_script)} {_hash(script)}",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(vega_script)} "
+        f"{_hash(script)}; base-uri 'none'; form-action 'none'"
     )
     # Escape `<`: it could only close the script.
     data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -74,91 +73,75 @@ def body(document: Document) -> Iterator[str]:
     """Yield the visible part of the page; charts are empty elements with their data."""
     yield '<header>\n<a class="skip" href="#main">Skip to the report</a>\n'
     yield f"<h1>{escape(document.title)}</h1>\n<p>{escape(document.subtitle)}</p>\n"
-    yield from _contents(document)
-    yield '</header>\n<main id="main" tabindex="-1">\n'
+    links = {"findings": "Findings"} if document.findings else {}
+    links["figures"] = "Figures"
+    links |= {f"section-{place}": each.title for place, each in enumerate(document.sections)}
+    links["appendix"] = "Record"
+    yield '<nav aria-label="Contents">\n<ul>\n'
+    yield from (f'<li><a href="#{to}">{escape(name)}</a></li>\n' for to, name in links.items())
+    yield '</ul>\n</nav>\n</header>\n<main id="main" tabindex="-1">\n'
     yield '<section class="verdict" aria-label="Verdict">\n'
-    yield from (f"<p>{escape(sentence)}</p>\n" for sentence in document.verdict)
+    yield from (f"<p>{prose(sentence)}</p>\n" for sentence in document.verdict)
     yield "</section>\n"
-    yield from _findings(document)
+    if document.findings:
+        yield '<section id="findings" tabindex="-1">\n<h2>Findings</h2>\n<ol class="findings">\n'
+        yield from map(_finding, document.findings)
+        yield "</ol>\n</section>\n"
     yield '<section id="figures" tabindex="-1">\n<h2>Figures</h2>\n<div class="tables">\n'
-    for table in document.figures:
-        yield f"<div>\n<h3>{escape(table.title)}</h3>\n{_table(table)}</div>\n"
+    for each in document.figures:
+        yield f"<div>\n<h3>{escape(each.title)}</h3>\n{table(each)}</div>\n"
     yield "</div>\n</section>\n"
     number = 0
     for place, section in enumerate(document.sections):
-        yield from _section(section, place, number)
+        yield f'<section id="section-{place}" tabindex="-1">\n<h2>{escape(section.title)}</h2>\n'
+        yield from (f'<p class="note">{prose(note)}</p>\n' for note in section.notes)
+        yield '<div class="charts">\n'
+        yield from map(_figure, section.charts, count(number))
+        yield "</div>\n</section>\n"
         number += len(section.charts)
     yield '<section id="appendix" tabindex="-1">\n<h2>Record</h2>\n'
-    for table in document.appendix:
-        yield f"<details>\n<summary>{escape(table.title)}</summary>\n{_table(table)}</details>\n"
+    for each in document.appendix:
+        yield f"<details>\n<summary>{escape(each.title)}</summary>\n{table(each)}</details>\n"
     yield "</section>\n</main>\n"
 
 
-def _contents(document: Document) -> Iterator[str]:
-    links = [("findings", "Findings")] if document.findings else []
-    links.append(("figures", "Figures"))
-    links += [(f"section-{place}", each.title) for place, each in enumerate(document.sections)]
-    links.append(("appendix", "Record"))
-    yield '<nav aria-label="Contents">\n<ul>\n'
-    yield from (f'<li><a href="#{to}">{escape(name)}</a></li>\n' for to, name in links)
-    yield "</ul>\n</nav>\n"
+def prose(text: str) -> str:
+    """Escape a sentence; what it quotes in backticks becomes code."""
+    return _QUOTED.sub(r"<code>\1</code>", escape(text))
 
 
-def _findings(document: Document) -> Iterator[str]:
-    if not document.findings:
-        return
-    yield '<section id="findings" tabindex="-1">\n<h2>Findings</h2>\n<ol class="findings">\n'
-    for each in document.findings:
-        yield f"<li>\n<p>{escape(each.text)}</p>\n<ul>\n"
-        yield from (f"<li>{escape(evidence)}</li>\n" for evidence in each.evidence)
-        yield "</ul>\n"
-        if each.command:
-            yield f"<p><code>{escape(each.command)}</code></p>\n"
-        yield "</li>\n"
-    yield "</ol>\n</section>\n"
+def _finding(finding: Finding) -> str:
+    evidence = "".join(f"<li>{prose(each)}</li>\n" for each in finding.evidence)
+    command = f"<p><code>{escape(finding.command)}</code></p>\n" if finding.command else ""
+    return f"<li>\n<p>{prose(finding.text)}</p>\n<ul>\n{evidence}</ul>\n{command}</li>\n"
 
 
-def _section(section: Section, place: int, number: int) -> Iterator[str]:
-    yield f'<section id="section-{place}" tabindex="-1">\n<h2>{escape(section.title)}</h2>\n'
-    yield from (f'<p class="note">{escape(note)}</p>\n' for note in section.notes)
-    yield '<div class="charts">\n'
-    for at, chart in enumerate(section.charts, number):
-        yield from _figure(chart, at)
-    yield "</div>\n</section>\n"
-
-
-def _figure(chart: Chart, number: int) -> Iterator[str]:
-    wide = ' class="wide"' if _is_wide(chart) else ""
-    yield f"<figure{wide}>\n<figcaption><h3>{escape(chart.title)}</h3>"
-    yield f"<p>{escape(chart.subtitle)}</p>" if chart.subtitle else ""
-    yield "</figcaption>\n"
-    yield f'<div class="chart" data-chart="{number}" role="img" aria-label="'
-    yield f'{escape(in_words(chart))}"></div>\n'
-    yield f"<details>\n<summary>Values</summary>\n{_table(as_figures(chart))}</details>\n"
-    yield "</figure>\n"
-
-
-def _is_wide(chart: Chart) -> bool:
-    """Return whether a chart needs the whole width: panels, or one bar of many parts."""
+def _figure(chart: Chart, number: int) -> str:
+    # Panels, or one bar of many parts, need the whole width.
     one_bar = chart.kind == "rows" and len({mark.x for mark in chart.marks}) == 1
-    return one_bar or len(chart.panels()) > 1
+    wide = ' class="wide"' if one_bar or len(chart.panels()) > 1 else ""
+    about = f"<p>{escape(chart.subtitle)}</p>" if chart.subtitle else ""
+    return (
+        f"<figure{wide}>\n<figcaption><h3>{escape(chart.title)}</h3>{about}</figcaption>\n"
+        f'<div class="chart" data-chart="{number}" role="img" '
+        f'aria-label="{escape(in_words(chart))}"></div>\n'
+        f"<details>\n<summary>Values</summary>\n{table(as_figures(chart))}</details>\n</figure>\n"
+    )
 
 
-def _table(figures: FigureList) -> str:
+def table(figures: FigureList) -> str:
+    """Return a table of figures as HTML."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in figures.columns)
-    rows = "".join(map(_row, figures.rows))
-    note = f'<p class="note">{escape(figures.note)}</p>\n' if figures.note else ""
+    rows = ""
+    for first, *others in figures.rows:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
+        rows += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>\n'
+    note = f'<p class="note">{prose(figures.note)}</p>\n' if figures.note else ""
     # A table wider than the screen scrolls on its own, also by keyboard.
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(figures.title)}">\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n{note}"
     )
-
-
-def _row(cells: Sequence[str]) -> str:
-    first, *others = cells
-    named = f'<th scope="row">{escape(first)}</th>'
-    return f"<tr>{named}{''.join(f'<td>{escape(cell)}</td>' for cell in others)}</tr>\n"
 
 
 # --- The page as a file
@@ -177,12 +160,7 @@ def document_of(recorded: Run | Sweep | Sequence[Run]) -> Document:
 
 
 def write_page_of(folder: Path) -> Path:
-    """Write `report.html` into the folder of a run or a sweep; return its path.
-
-    Raises:
-        RequestError: the folder is not a record, or cannot be written.
-        MachineError: the disk is full, or vl-convert is missing.
-    """
+    """Write `report.html` into the folder of a run or a sweep; return its path."""
     recorded = load_sweep(folder) if is_sweep(folder) else load_run(folder)
     return write_page(document_of(recorded), folder / FILE)
 

@@ -3,50 +3,49 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from stepscope.report.html.page_content import Document
-from stepscope.report.terminal.table_style import FigureList
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 
 def to_markdown(document: Document) -> str:
     """Return the verdict, the findings and the figures; charts are left to `--charts`."""
-    return "\n".join(_lines(document)) + "\n"
-
-
-def _lines(document: Document) -> Iterator[str]:
-    yield from (f"# {_text(document.title)}", "", _text(document.subtitle), "")
+    lines = [f"# {_text(document.title)}", "", _text(document.subtitle), ""]
     for sentence in document.verdict:
-        yield from (_text(sentence), "")
+        lines += [_prose(sentence), ""]
     if document.findings:
-        yield from ("## Findings", "")
+        lines += ["## Findings", ""]
     for number, each in enumerate(document.findings, 1):
-        yield f"{number}. **{_text(each.text)}**"
-        yield from (f"   - {_text(evidence)}" for evidence in each.evidence)
+        lines.append(f"{number}. **{_prose(each.text)}**")
+        lines += [f"   - {_prose(evidence)}" for evidence in each.evidence]
         if each.command:
-            yield f"   - {_code(each.command)}"
-        yield ""
+            lines.append(f"   - {_code(each.command)}")
+        lines.append("")
     for table in (*document.figures, *document.appendix):
-        yield from (f"## {_text(table.title)}", "", *_table(table), "")
+        lines += [f"## {_text(table.title)}", "", _row(table.columns)]
+        lines.append("|".join(["", " --- ", *(" ---: " for _ in table.columns[1:]), ""]))
+        lines += map(_row, table.rows)
+        lines += ["", _prose(table.note), ""] if table.note else [""]
+    return "\n".join(lines) + "\n"
 
 
-def _table(table: FigureList) -> Iterator[str]:
-    yield _line(table.columns)
-    yield "|".join(["", " --- ", *(" ---: " for _ in table.columns[1:]), ""])
-    yield from map(_line, table.rows)
-    if table.note:
-        yield from ("", _text(table.note))
-
-
-def _line(cells: Sequence[str]) -> str:
+def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(map(_text, cells))} |"
 
 
 def _text(words: str) -> str:
     """Escape text so that it is neither markup nor a new line."""
     return _MARKUP.sub(r"\\\1", " ".join(words.split()))
+
+
+def _prose(sentence: str) -> str:
+    """Escape a sentence, except for what it quotes in backticks."""
+    parts = re.split("`([^`]+)`", " ".join(sentence.split()))  # at odd places, what is quoted
+    return "".join(
+        _code(each) if at % 2 else _MARKUP.sub(r"\\\1", each) for at, each in enumerate(parts)
+    )
 
 
 def _code(words: str) -> str:

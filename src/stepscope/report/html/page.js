@@ -35,7 +35,7 @@ function longest(chart, field) {
   return Math.max(...chart.data.values.map((value) => String(value[field] ?? "").length));
 }
 
-/** Say how much room the axis on the left takes; words on it may have a part of the width. */
+/** Return the room of the axis on the left; words on it may take a part of the width. */
 function roomForAxis(chart, width) {
   if (chart.layer?.[0].encoding.y?.type !== "nominal") return BESIDE_PANEL;
   const labelLimit = Math.floor(width * MOST_FOR_WORDS);
@@ -85,7 +85,7 @@ async function drawAll() {
   for (const place of document.querySelectorAll("[data-chart]")) await draw(place);
 }
 
-/** Draw what is new among these charts, in place: the page of a run that goes on. */
+/** Draw what is new among these charts, in place: the page of an active run. */
 export async function redraw(fresh) {
   const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
   charts = fresh.map((chart, at) => (same(chart, charts[at]) ? charts[at] : chart));

@@ -22,16 +22,18 @@ class Section:
     notes: Sequence[str] = ()
 
     def with_data(self) -> Section:
-        """Return the section without empty charts."""
-        return replace(self, charts=[chart for chart in self.charts if _shows_something(chart)])
+        """Return the section without empty charts, and without lines through one point."""
+        shown = [
+            chart
+            for chart in self.charts
+            if len({mark.x for mark in chart.marks}) > (chart.kind in _COURSES)
+        ]
+        return replace(self, charts=shown)
 
 
 @dataclass(frozen=True)
 class Document:
-    """A report. `verdict` is its conclusion in a few sentences.
-
-    `values` are the figures as plain values, for programs.
-    """
+    """A report: `verdict` is its conclusion, `values` are the figures for programs."""
 
     title: str
     subtitle: str
@@ -45,9 +47,3 @@ class Document:
     def charts(self) -> list[Chart]:
         """Return all charts, in their order on the page."""
         return [chart for section in self.sections for chart in section.charts]
-
-
-def _shows_something(chart: Chart) -> bool:
-    """Return whether a chart has something to show; a line through one point has not."""
-    places = {mark.x for mark in chart.marks}
-    return len(places) > 1 if chart.kind in _COURSES else bool(places)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from stepscope.analyze.findings import Finding
@@ -11,12 +12,13 @@ from stepscope.analyze.phase_shares import dropped_note
 from stepscope.analyze.run_summary import figures_so_far, flat_environment
 from stepscope.analyze.verdict import verdict_on
 from stepscope.records.run_reader import Run
-from stepscope.records.types import EnergyFigures, PhaseEnergy, RecordedSpec, Summary
+from stepscope.records.types import EnergyFigures, PhaseEnergy, Summary
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.html.page_content import Document
 from stepscope.report.terminal.run_tables import about_throttling, epoch_figures
 from stepscope.report.terminal.table_style import FigureList
 from stepscope.units import (
+    duration_format,
     format_bytes,
     format_duration,
     format_flop_per_s,
@@ -44,7 +46,7 @@ def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
         tables.append(_energy_figures(energy))
     appendix = [
         _events(run),
-        _not_known(figures),
+        _mapping("Not available", figures.get("absent") or {}, ("figure", "reason")),
         _mapping("Environment", flat_environment(run.info)),
         _mapping("Spec", run.spec),
     ]
@@ -81,8 +83,9 @@ def _phase_figures(figures: Summary) -> FigureList:
         for column, key in _TIMES.items()
         if all(key in each for each in phases.values())
     }
+    forms = {key: duration_format(each[key] for each in phases.values()) for key in known.values()}
     rows = [
-        [name, format_share(each["share"]), *(format_duration(each[key]) for key in known.values())]
+        [name, format_share(each["share"]), *(form(each[key]) for key, form in forms.items())]
         for name, each in phases.items()
     ]
     return FigureList("Phases of a step", ["phase", "share", *known], rows, dropped_note(figures))
@@ -107,18 +110,13 @@ def _key_figures(figures: Summary) -> FigureList:
         "throttling": about_throttling,
         "bad_samples": "{:,}".format,
     }
-    rows = [
-        [_named(name), form(value)]
-        for name, form in forms.items()
-        if (value := figures.get(name)) is not None
-    ]
+    names = {"samples_per_s": "samples/s", "flop_per_s": "FLOP/s"}
+    rows = []
+    for name, form in forms.items():
+        if (value := figures.get(name)) is not None:
+            words = re.sub("_(s|bytes|j)$", "", name).replace("_", " ")
+            rows.append([names.get(name, words), form(value)])
     return FigureList("Figures of the run", ["figure", "value"], rows)
-
-
-def _named(figure: str) -> str:
-    names = {"samples_per_s": "samples/s", "flop_per_s": "operations a second"}
-    words = figure.removesuffix("_s").removesuffix("_bytes").removesuffix("_j").replace("_", " ")
-    return names.get(figure) or words
 
 
 def _energy_figures(energy: EnergyFigures) -> FigureList:
@@ -134,12 +132,12 @@ def _energy_figures(energy: EnergyFigures) -> FigureList:
                 spent = format_joules(found["joules"])
                 rows.append([f"{name}: {phase}", spent, str(found["how"]), interval, ""])
 
-    if len(energy["covers"]) > 1 and energy["joules"] is not None:
+    if energy["joules"] is not None:
         add("total", energy["joules"], "", energy.get("phases"))
     for name, domain in energy["domains"].items():
         period_s = domain["period_s"]
         every = "" if period_s is None else f", every {format_duration(period_s)}"
-        add(name, domain["joules"], domain["sensor"] + every, domain["phases"])
+        add(name, domain["joules"], domain["sensor"] + every, None)
     for epoch in energy.get("epochs", ()):
         if epoch["joules"] is not None:
             add(f"epoch {epoch['epoch']}, {epoch['split']}", epoch["joules"], "", None)
@@ -147,39 +145,27 @@ def _energy_figures(energy: EnergyFigures) -> FigureList:
     if energy["covers"]:
         notes.append(f"the total covers {', '.join(energy['covers'])}")
     if energy["leaves_out"]:
-        notes.append(f"it leaves out {'; '.join(energy['leaves_out'])}")
+        notes.append(f"it excludes {'; '.join(energy['leaves_out'])}")
     if bridged_s := energy.get("bridged_s"):
-        notes.append(f"{format_duration(bridged_s)} were bridged at the mean power")
-    columns = ["what", "energy", "how", "95 % interval", "sensor, period"]
+        notes.append(f"gaps of {format_duration(bridged_s)} total filled with the mean power")
+    columns = ["domain", "energy", "method", "95 % interval", "sensor, period"]
     return FigureList("Energy", columns, rows, ". ".join(notes))
-
-
-def _not_known(figures: Summary) -> FigureList:
-    rows = [[name, str(reason)] for name, reason in (figures.get("absent") or {}).items()]
-    return FigureList("Not known, and why", ["figure", "reason"], rows)
 
 
 def _events(run: Run) -> FigureList:
     events = [each for each in run.events if each.get("event") not in _SHOWN_ELSEWHERE]
-    rows = [
-        [
-            _time(event.get("time_s")),
-            str(event.get("event", "?")),
-            ", ".join(
-                f"{key} {value}" for key, value in event.items() if key not in ("time_s", "event")
-            ),
-        ]
-        for event in events[:_MOST_EVENTS]
-    ]
+    rows = []
+    for event in events[:_MOST_EVENTS]:
+        about = [f"{key} {value}" for key, value in event.items() if key not in ("time_s", "event")]
+        time_s = event.get("time_s")  # of another program, it may be anything
+        when = format_duration(time_s) if isinstance(time_s, int | float) else "?"
+        rows.append([when, str(event.get("event", "?")), ", ".join(about)])
     more = len(events) - len(rows)
     return FigureList("Events", ["time", "event", "detail"], rows, f"{more:,} more" if more else "")
 
 
-def _mapping(title: str, values: RecordedSpec) -> FigureList:
+def _mapping(
+    title: str, values: Mapping[str, object], columns: Sequence[str] = ("name", "value")
+) -> FigureList:
     rows = [[name, "" if value is None else str(value)] for name, value in values.items()]
-    return FigureList(title, ["name", "value"], rows)
-
-
-def _time(found: Any) -> str:
-    """Return the time of an event; the file may come from another program."""
-    return format_duration(found) if isinstance(found, int | float) else "?"
+    return FigureList(title, columns, rows)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stepscope.analyze.comparison_sides import Group, groups_of, name_of
 from stepscope.analyze.sweep_summary import rate_interval, rows_of
 from stepscope.records import schema
-from stepscope.records.sweep_folder import Sweep
+from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.records.types import GroupRow
 from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
 from stepscope.report.html.page_content import Document
@@ -23,7 +23,7 @@ def document_of_groups(groups: Sequence[Group]) -> Document:
     count = sum(len(group.runs) for group in groups)
     runs = FigureList(
         "Runs",
-        ["run", "group", "what"],
+        ["run", "group", "training"],
         [[run.path.name, group.name, about(run)] for group in groups for run in group.runs],
     )
     return Document(
@@ -44,16 +44,10 @@ def document_of_sweep(sweep: Sweep) -> Document:
     rows: list[GroupRow] = [{**row, "name": name_of(row["values"])} for row in settings]
     trials = FigureList(
         "Trials",
-        ["trial", "setting", "round", "how it ended", "reason"],
+        ["trial", "setting", "round", "status", "reason"],
         [
-            [
-                str(trial.index),
-                name_of(trial.values),
-                str(trial.repeat),
-                trial.status.replace("_", " "),
-                trial.reason or "",
-            ]
-            for trial in sweep.trials
+            [str(each.index), name_of(each.values), str(each.repeat), *_outcome(each)]
+            for each in sweep.trials
         ],
     )
     done = sum(trial.status == schema.COMPLETED for trial in sweep.trials)
@@ -68,6 +62,10 @@ def document_of_sweep(sweep: Sweep) -> Document:
         values={"groups": rows},
         appendix=[trials],
     )
+
+
+def _outcome(trial: Trial) -> tuple[str, str]:
+    return trial.status.replace("_", " "), trial.reason or ""
 
 
 def _row(group: Group) -> GroupRow:
@@ -91,7 +89,7 @@ def _verdict(rows: Sequence[GroupRow]) -> Iterator[str]:
     """Yield sentences on the fastest setting, and on those that tie with it."""
     best = fastest(rows)
     if best is None:
-        yield "Nothing can be compared: no run was completed with a throughput."
+        yield "Nothing to compare: no completed run has a throughput."
         return
     rate = best["samples_per_s"]
     sure = "" if rate["low"] is None else f" (95 %: {rate['low']:,.0f} to {rate['high']:,.0f})"
@@ -101,11 +99,11 @@ def _verdict(rows: Sequence[GroupRow]) -> Iterator[str]:
     yield f"{best['name']} has the highest median: {rate['median']:,.0f} samples/s{sure}."
     tied = [row["name"] for row in as_fast(best, rows)]
     if rate["low"] is None:
-        yield "It ran once, so it cannot be said how much of that is chance."
+        yield "It ran once: repeat it at least three times for an interval."
     elif tied:
-        yield f"Not told apart from it, as their intervals meet or are unknown: {'; '.join(tied)}."
+        yield f"Not measurably slower (the intervals overlap or are unknown): {'; '.join(tied)}."
     else:
-        yield "Its interval meets no other. For ratios round by round: stepscope compare."
+        yield "Its interval overlaps no other. For the ratios, use `stepscope compare`."
 
 
 def _side_by_side(rows: Sequence[GroupRow]) -> FigureList:

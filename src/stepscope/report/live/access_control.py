@@ -6,6 +6,7 @@ own name here and read everything (DNS rebinding). On any other address, a reque
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
@@ -16,18 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HEADERS = {
-    "Content-Security-Policy": "; ".join(
-        (
-            "default-src 'none'",
-            "script-src 'self'",
-            "style-src 'self'",
-            "img-src 'self'",
-            "connect-src 'self'",
-            "form-action 'self'",
-            "base-uri 'none'",
-            "frame-ancestors 'none'",
-        )
-    ),
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -37,10 +29,7 @@ _HEADERS = {
 
 
 class Guard:
-    """An ASGI application that passes permitted requests to another.
-
-    Without a token, only loopback host names are answered. `cookie` is the name of the cookie.
-    """
+    """An ASGI application that passes permitted requests to another."""
 
     def __init__(self, app: ASGIApp, token: str | None, cookie: str = "stepscope") -> None:
         self._app = app
@@ -65,12 +54,12 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the response to a request that is refused; None if it is permitted."""
         if scope["method"] not in ("GET", "HEAD"):
-            words = "Only reading is possible here.\n"
-            return PlainTextResponse(words, 405, headers={"Allow": "GET, HEAD"})
+            allowed = {"Allow": "GET, HEAD"}
+            return PlainTextResponse("This server is read-only.\n", 405, headers=allowed)
         headers = Headers(scope=scope)
         if self._token is None:
             if _name_in(headers.get("host", "")) not in _LOOPBACK_NAMES:
-                return PlainTextResponse("This server answers to localhost alone.\n", 421)
+                return PlainTextResponse("This server only answers requests to localhost.\n", 421)
             return None
         return self._ask_for_token(scope, headers, self._token)
 
@@ -85,7 +74,10 @@ class Guard:
             answer.set_cookie(self._cookie, token, httponly=True, samesite="strict")
             return answer
         given = headers.get("authorization", "").removeprefix("Bearer ")
-        if _same(given, token) or _same(_cookie_in(headers, self._cookie), token):
+        cookie = None
+        with contextlib.suppress(CookieError):
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        if _same(given, token) or (cookie is not None and _same(cookie.value, token)):
             return None
         words = "Open the address with the token that `stepscope serve` printed.\n"
         return PlainTextResponse(words, 401, headers={"WWW-Authenticate": "Bearer"})
@@ -95,14 +87,6 @@ def _name_in(host: str) -> str:
     """Return the host name in a Host header, without its port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdecimal() else host).lower()
-
-
-def _cookie_in(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return found.value if found else ""
 
 
 def _same(given: str, token: str) -> bool:

@@ -1,5 +1,4 @@
-// Asks now and then for what is new, and changes only that: what somebody opened, chose or reads
-// stays where it is.
+// Polls for updates and changes only what is new: what the reader opened or chose stays.
 import { redraw } from "./page.js";
 
 const EVERY_MS = 2000;
@@ -9,7 +8,7 @@ const KEPT = new Set(["open", "data-drawn"]); // what the page itself, or its re
 const view = document.getElementById("view");
 const status = document.getElementById("status");
 let version = document.body.dataset.version;
-let goesOn = status.textContent !== "";
+let active = status.textContent !== "";
 
 /** Make an element like another one, in place. */
 function become(old, fresh) {
@@ -43,41 +42,41 @@ function becomeWithin(old, fresh) {
     }
   }
   while (at) {
-    const gone = at;
+    const last = at;
     at = at.nextSibling;
-    gone.remove();
+    last.remove();
   }
 }
 
-function say(words, kind) {
+function show(words, kind) {
   if (status.textContent !== words) status.textContent = words;
   status.className = kind;
 }
 
-async function look() {
-  const address = document.body.dataset.new;
+async function update() {
+  const address = document.body.dataset.updates;
   const joint = address.includes("?") ? "&" : "?";
   const answer = await fetch(`${address}${joint}seen=${version}`);
   if (answer.status !== 204) {
     const state = await answer.json();
-    ({ version, goes_on: goesOn } = state);
+    ({ version, active } = state);
     document.title = `${state.title} - stepscope`;
     const fresh = new DOMParser().parseFromString(state.body, "text/html").body;
     becomeWithin(view, fresh);
     await redraw(state.charts);
     document.body.dataset.version = version;
   }
-  say(goesOn ? "live" : "", goesOn ? "live" : "");
+  show(active ? "live" : "", active ? "live" : "");
 }
 
-async function lookOn() {
+async function poll() {
   try {
-    if (!document.hidden) await look();
+    if (!document.hidden) await update();
   } catch {
-    say("No answer: is `stepscope serve` still running? This is what was seen last.", "lost");
+    show("No answer: is stepscope serve still running? Showing the last state.", "lost");
   }
-  setTimeout(lookOn, goesOn ? EVERY_MS : AT_REST_MS);
+  setTimeout(poll, active ? EVERY_MS : AT_REST_MS);
 }
 
-say(goesOn ? "live" : "", goesOn ? "live" : "");
-setTimeout(lookOn, EVERY_MS);
+show(active ? "live" : "", active ? "live" : "");
+setTimeout(poll, EVERY_MS);

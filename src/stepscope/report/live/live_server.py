@@ -32,11 +32,6 @@ def serve(root: Path, host: str, port: int, listener: Callable[[str], None]) -> 
     """Serve the records below a folder until Ctrl-C.
 
     `listener` is called with the URL once it can be opened; beyond loopback it contains a token.
-
-    Raises:
-        RequestError: the address or port is not available.
-        MissingExtraError: vl-convert is not installed.
-        KeyboardInterrupt: the user pressed Ctrl-C.
     """
     script = vega_script()
     bound = _bind(host, port)
@@ -59,7 +54,7 @@ def serve(root: Path, host: str, port: int, listener: Callable[[str], None]) -> 
 
 def _bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise RequestError(f"port: wanted a number from 0 (any free one) to 65535, found {port}.")
+        raise RequestError(f"port: wanted a number from 0 (any free port) to 65535, found {port}.")
     try:
         family, *_, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -68,8 +63,8 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RequestError(
-            f"cannot listen on port {port} of {host}: {reason}. Choose another with --port, or "
-            "any free one with --port 0."
+            f"cannot listen on port {port} of {host}: {reason}. Choose another with --port, or a "
+            "free one with --port 0."
         ) from error
 
 

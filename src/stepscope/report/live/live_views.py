@@ -21,12 +21,9 @@ from stepscope.records.table import Table, read_table
 from stepscope.records.types import RunRecord, SweepRecord
 from stepscope.report.charts.vega_lite import Drawn
 from stepscope.report.html.chart_embed import for_page
-from stepscope.report.html.html_page import body, document_of
+from stepscope.report.html.html_page import body, document_of, prose
 from stepscope.report.live.run_index import Library, RunEntry
 from stepscope.units import format_bytes, format_duration, format_share
-
-# --- Records
-
 
 Recorded = Run | Sweep | list[Run]
 
@@ -38,22 +35,18 @@ class View:
     title: str
     body: str
     charts: list[Drawn]
-    goes_on: bool = False
+    active: bool = False
 
     def version(self) -> str:
         """A hash of the content: equal versions look the same."""
-        seen = json.dumps([self.title, self.body, self.charts, self.goes_on])
+        seen = json.dumps([self.title, self.body, self.charts, self.active])
         return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 
 def view_of(
     library: Library, names: Sequence[str], read: Callable[[Path], Table] = read_table
 ) -> View:
-    """Return the view of a record or, for several names, of the runs side by side.
-
-    Raises:
-        NotThereError: one of them does not exist.
-    """
+    """Return the view of a record or, for several names, of the runs side by side."""
     folders = [library.find(name) for name in names]
     try:
         recorded = _load(folders, read)
@@ -61,21 +54,21 @@ def view_of(
         charts = [for_page(chart) for chart in document.charts()]
         html = "".join((*body(document), *_trials(library, recorded)))
     except StepscopeError as error:
-        return message("This cannot be shown", ", ".join(names), str(error))
+        return message("Cannot show this run", ", ".join(names), str(error))
     except Exception as error:
-        # A record may hold anything. Its page shows the error of its analysis; the
-        # others are still served.
-        why = f"{type(error).__name__}: {error}"
-        reason = f"Something in the record does not fit: {why}."
-        return message("This cannot be shown", ", ".join(names), reason)
-    return View(document.title, html, charts, _goes_on(recorded))
+        # A record may hold anything: its page shows the error, and the others are still served.
+        reason = f"Unexpected content in the record: {type(error).__name__}: {error}."
+        return message("Cannot show this run", ", ".join(names), reason)
+    each = recorded if isinstance(recorded, list) else [recorded]
+    active = any(one.info.get("status") == schema.RUNNING for one in each)
+    return View(document.title, html, charts, active)
 
 
-def message(title: str, *sentences: str, goes_on: bool = False) -> View:
+def message(title: str, *sentences: str, active: bool = False) -> View:
     """Return a view with a message in place of a record."""
-    paragraphs = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in sentences)
+    paragraphs = "".join(f"<p>{prose(sentence)}</p>\n" for sentence in sentences)
     html = f'<header>\n<h1>{escape(title)}</h1>\n</header>\n<main id="main">\n{paragraphs}</main>\n'
-    return View(title, html, [], goes_on)
+    return View(title, html, [], active)
 
 
 def address(name: str) -> str:
@@ -88,12 +81,6 @@ def _load(folders: Sequence[Path], read: Callable[[Path], Table]) -> Recorded:
         return [load_run(folder, read) for folder in folders]
     folder = folders[0]
     return load_sweep(folder) if (folder / schema.SWEEP).exists() else load_run(folder, read)
-
-
-def _goes_on(recorded: Recorded) -> bool:
-    if isinstance(recorded, list):
-        return any(map(_goes_on, recorded))
-    return recorded.info.get("status") == schema.RUNNING
 
 
 def _trials(library: Library, recorded: Recorded) -> Iterator[str]:
@@ -112,7 +99,7 @@ def _trials(library: Library, recorded: Recorded) -> Iterator[str]:
 _MOST_SHOWN = 1_000
 _SILENT_S = 60.0  # a run samples its memory, and so writes, at least this often
 _NOT_DONE = (schema.PENDING, schema.RUNNING, schema.INTERRUPTED)
-_COLUMNS = ('<span class="unseen">compare</span>', "name", "state", "kind", "what", "started")
+_COLUMNS = ('<span class="unseen">compare</span>', "name", "state", "kind", "training", "started")
 _FIGURES: dict[str, Callable[[Any], str]] = {
     "samples/s": lambda summary: f"{summary['samples_per_s']:,.0f}",
     "waiting for data": lambda summary: format_share(summary["phases"]["data"]["share"]),
@@ -124,18 +111,21 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
 def view_of_list(root: Path, entries: Sequence[RunEntry], now_unix_s: float) -> View:
     """Return the list of all records, the newest first."""
     html = "".join(_body(root, entries, now_unix_s))
-    goes_on = any(
+    active = any(
         not isinstance(entry.info, str) and entry.info.get("status") == schema.RUNNING
         for entry in entries
     )
-    return View("Runs", html, [], goes_on)
+    return View("Runs", html, [], active)
 
 
 def _body(root: Path, entries: Sequence[RunEntry], now_unix_s: float) -> Iterator[str]:
     yield '<a class="skip" href="#main">Skip to the runs</a>\n<header>\n<h1>Runs</h1>\n'
     yield f'<p>{escape(str(root))}</p>\n</header>\n<main id="main" tabindex="-1">\n'
     if not entries:
-        yield from _nothing_yet(root)
+        out = "" if root.name == "runs" else f" --out {root}"
+        yield "<p>There are no runs here yet. Start one and it appears here:</p>\n"
+        for command in (f"stepscope run{out}", f"stepscope trace{out} your_script.py"):
+            yield f"<p><code>{escape(command)}</code></p>\n"
         yield "</main>\n"
         return
     head = "".join(f'<th scope="col">{name}</th>' for name in (*_COLUMNS, *_FIGURES))
@@ -151,13 +141,6 @@ def _body(root: Path, entries: Sequence[RunEntry], now_unix_s: float) -> Iterato
     if len(entries) > _MOST_SHOWN:
         yield f'<p class="note">The newest {_MOST_SHOWN:,} of {len(entries):,} are shown.</p>\n'
     yield "</main>\n"
-
-
-def _nothing_yet(root: Path) -> Iterator[str]:
-    out = "" if root.name == "runs" else f" --out {root}"
-    yield "<p>There are no runs here yet. Make one, and it appears by itself:</p>\n"
-    for command in (f"stepscope run{out}", f"stepscope trace{out} your_script.py"):
-        yield f"<p><code>{escape(command)}</code></p>\n"
 
 
 def _row(entry: RunEntry, now_unix_s: float) -> str:
@@ -182,13 +165,11 @@ def _row(entry: RunEntry, now_unix_s: float) -> str:
 
 
 def _state(info: RunRecord | SweepRecord, silent_s: float) -> str:
-    status = str(info.get("status", "?"))
-    why = str(info.get("reason") or "")
-    why = "" if why == status else why
+    status, why = str(info.get("status", "?")), str(info.get("reason") or "")
     if status == schema.RUNNING and silent_s > _SILENT_S:
         # In minutes, so that the list does not change with every request.
-        why = f"nothing written for {format_duration(silent_s // 60 * 60)}: was it killed?"
-    more = f"<span>{escape(why)}</span>" if why else ""
+        why = f"nothing written for {format_duration(silent_s // 60 * 60)}, probably killed"
+    more = f"<span>{escape(why)}</span>" if why and why != status else ""
     kind = status if status in (schema.RUNNING, schema.COMPLETED) else "failed"
     return f'<td class="state {kind}">{escape(status.replace("_", " "))}{more}</td>'
 

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from html import escape
 from importlib import resources
-from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
@@ -24,7 +23,7 @@ from stepscope.report.live.view_cache import ViewCache
 _KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _OF_THE_REPORT = ("page.css", "page.js")
 _OWN = ("live.css", "live.js", "icon.svg")
-_NEW_OF_IT = "/new"
+_UPDATES = "/new"
 _RUNS = "/runs/"
 
 Answer = Callable[[Request], tuple[View, int]]
@@ -46,13 +45,12 @@ def make_app(pages: ViewCache, vega_script: str) -> Starlette:
     def compare(request: Request) -> tuple[View, int]:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if len(names) < 2:
-            words = "Choose two or more runs in the list of all runs."
-            return message("Nothing to compare", words), 200
+            return message("Nothing to compare", "Choose two or more runs in the list."), 200
         return _view(pages, names)
 
     routes = [Route("/assets/{name}", _asset_of(files))]
     for path, answer in {"/": list_records, "/runs/{name:path}": show, "/compare": compare}.items():
-        routes += [Route(path, _page(answer)), Route(f"{_NEW_OF_IT}{path}", _news(answer))]
+        routes += [Route(path, _page(answer)), Route(f"{_UPDATES}{path}", _updates(answer))]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False  # no redirects to other forms of a URL
     return app
@@ -62,8 +60,7 @@ def _view(pages: ViewCache, names: list[str]) -> tuple[View, int]:
     try:
         return pages.view(names), 200
     except (NotThereError, FileNotFoundError):  # or it was removed while it was read
-        words = "There is no record of that name below the folder that is served."
-        return message("Not here", words), 404
+        return message("Not found", "The served folder has no run of that name."), 404
 
 
 def _name_in(request: Request) -> str:
@@ -75,21 +72,24 @@ def _name_in(request: Request) -> str:
 def _page(answer: Answer) -> Callable[[Request], Response]:
     def page(request: Request) -> Response:
         view, status = answer(request)
-        html = _html(view, f"{_NEW_OF_IT}{_own_address(request)}")
+        path, query = (
+            request.scope[name].decode("latin-1") for name in ("raw_path", "query_string")
+        )
+        html = _html(view, f"{_UPDATES}{path}?{query}".rstrip("?"))
         return Response(html.encode("utf-8", "replace"), status, media_type="text/html")
 
     return page
 
 
-def _news(answer: Answer) -> Callable[[Request], Response]:
-    def news(request: Request) -> Response:
+def _updates(answer: Answer) -> Callable[[Request], Response]:
+    def updates(request: Request) -> Response:
         view, status = answer(request)
         version = view.version()
         if request.query_params.get("seen") == version:
             return Response(status_code=204)
         return JSONResponse({**vars(view), "version": version}, status)
 
-    return news
+    return updates
 
 
 def _asset_of(files: dict[str, str]) -> Callable[[Request], Response]:
@@ -110,15 +110,9 @@ def _asset_of(files: dict[str, str]) -> Callable[[Request], Response]:
     return asset
 
 
-def _own_address(request: Request) -> str:
-    query = request.scope["query_string"].decode("latin-1")
-    path: str = request.scope["raw_path"].decode("latin-1")
-    return f"{path}?{query}" if query else path
-
-
-def _html(view: View, new_of_it: str) -> str:
+def _html(view: View, updates: str) -> str:
     # Escape `<`: it could only close the script.
-    charts = _as_json(view.charts).replace("<", "\\u003c")
+    charts = json.dumps(view.charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -127,15 +121,11 @@ def _html(view: View, new_of_it: str) -> str:
         '<link rel="icon" href="/assets/icon.svg">\n'
         '<link rel="stylesheet" href="/assets/page.css">\n'
         '<link rel="stylesheet" href="/assets/live.css">\n'
-        f'</head>\n<body data-new="{escape(new_of_it)}" data-version="{view.version()}">\n'
+        f'</head>\n<body data-updates="{escape(updates)}" data-version="{view.version()}">\n'
         '<nav class="bar" aria-label="stepscope"><a href="/">All runs</a>'
-        f'<span id="status" role="status">{"live" if view.goes_on else ""}</span></nav>\n'
+        f'<span id="status" role="status">{"live" if view.active else ""}</span></nav>\n'
         f'<div id="view">\n{view.body}</div>\n'
         f'<script type="application/json" id="charts">{charts}</script>\n'
         '<script type="module" src="/assets/vega.js"></script>\n'
         '<script type="module" src="/assets/live.js"></script>\n</body>\n</html>\n'
     )
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))

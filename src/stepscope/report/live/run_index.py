@@ -63,7 +63,7 @@ class Library:
         """
         folders = [folder, *self._trials_in(folder)]
         files = [each / name for each in folders for name in (*_RECORDS, *_TABLES)]
-        return {file: found for file in files if (found := self._look_at(file)) is not None}
+        return {file: found for file in files if (found := self._status_of(file)) is not None}
 
     def stamp(self, folder: Path) -> Stamp:
         """Return a fingerprint of a record's files, which changes when they do."""
@@ -82,7 +82,7 @@ class Library:
             return None
         return real if real.is_relative_to(self.root) else None
 
-    def _look_at(self, file: Path) -> os.stat_result | None:
+    def _status_of(self, file: Path) -> os.stat_result | None:
         """Return the status of a file in a permitted folder; None if it does not exist."""
         try:
             found = file.lstat()
@@ -133,24 +133,21 @@ class Library:
             own = {file: found for file, found in files.items() if file.parent == folder}
             stamp = _stamp_of(own)
         except (NotThereError, OSError) as error:
-            why = f"not shown: {error} is gone, or a link that leads out of the folder"
+            why = f"not shown: {error} does not exist or is a link that leads out of the folder"
             return RunEntry(name, why, 0.0)
         # A run in progress changes its tables; its JSON file is read again only when it changes.
         record = tuple(each for each in stamp if Path(each[0]).name in _RECORDS)
         known = self._known.get(folder)
         if known is None or known[0] != record:
-            known = self._known[folder] = (record, _read(folder))
+            file = schema.SWEEP if (folder / schema.SWEEP).exists() else schema.RUN
+            info: RunRecord | SweepRecord | str
+            try:
+                info = read_record(folder, file, _RECORDS[file])[1]
+            except (RequestError, RecursionError) as error:
+                info = str(error)
+            known = self._known[folder] = (record, info)
         changed_ns = max(at_ns for _, at_ns, _ in stamp)
         return RunEntry(name, known[1], changed_ns / 1e9)
-
-
-def _read(folder: Path) -> RunRecord | SweepRecord | str:
-    file = schema.SWEEP if (folder / schema.SWEEP).exists() else schema.RUN
-    try:
-        info: RunRecord | SweepRecord = read_record(folder, file, _RECORDS[file])[1]
-    except (RequestError, RecursionError) as error:
-        return str(error)
-    return info
 
 
 def _stamp_of(files: Mapping[Path, os.stat_result]) -> Stamp:

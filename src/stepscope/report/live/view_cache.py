@@ -1,9 +1,7 @@
 """A cache of views, which are made again when their files change.
 
-Small runs are read at once. A large run is read in another process, and until its view is ready the
-page says so: reading a million steps takes seconds, and sorting them blocks every other thread. So
-every response takes less than half a second. The process keeps the tables, and reads only rows that
-were added.
+A large run is read in another process, which keeps its tables and reads only added rows: a million
+steps take seconds and would block every other thread.
 """
 
 from __future__ import annotations
@@ -67,12 +65,12 @@ class ViewCache:
             if sum(size for _, _, size in stamp) <= _AT_ONCE_BYTES:
                 return self._keep(key, stamp, view_of(self._library, names))
             process = self._read_in_process(key, stamp)
-        process.ask(stamp, _PATIENCE_S)
+        process.request(stamp, _PATIENCE_S)
         with self._lock:
             if process.view is None:
                 size = format_bytes(sum(size for _, _, size in stamp))
-                return message("Reading", f"{size} are being read: a moment.", goes_on=True)
-            if process.stamp == stamp and not process.view.goes_on:
+                return message("Reading", f"Reading {size}, please wait.", active=True)
+            if process.stamp == stamp and not process.view.active:
                 return self._keep(key, stamp, process.view)
             return process.view
 
@@ -117,7 +115,7 @@ class ViewProcess:
             start_new_session=True,  # Ctrl-C is handled by the server
         )
         self._made = threading.Condition()
-        self._asked: tuple[Stamp, float] | None = None
+        self._requested: tuple[Stamp, float] | None = None
         self._ready_at_s = 0.0
         self.view: View | None = None
         self.stamp: Stamp | None = None
@@ -128,13 +126,13 @@ class ViewProcess:
         """Whether the process has ended, so that no view will come."""
         return self._process.poll() is not None
 
-    def ask(self, stamp: Stamp, patience_s: float) -> None:
+    def request(self, stamp: Stamp, patience_s: float) -> None:
         """Wait for the view of these files; request it unless one is being made."""
         with self._made:
             if self.stamp == stamp:
                 return
-            if self._asked is None and monotonic() >= self._ready_at_s and not self.ended:
-                self._asked = (stamp, monotonic())
+            if self._requested is None and monotonic() >= self._ready_at_s and not self.ended:
+                self._requested = (stamp, monotonic())
                 assert self._process.stdin is not None
                 with contextlib.suppress(BrokenPipeError):  # `_receive` detects that it ended
                     self._process.stdin.write(b"\n")
@@ -153,33 +151,33 @@ class ViewProcess:
         code = self._process.wait()
         self._take(
             message(
-                "This run could not be read",
-                f"The process that read it ended with code {code}: was there too little memory? "
-                "stepscope report RUN makes its page as a file.",
+                "Cannot read this run",
+                f"The process that read it exited with code {code}, perhaps out of memory. "
+                "Write its page to a file instead: `stepscope report RUN`.",
             )
         )
 
     def _take(self, view: View) -> None:
         with self._made:
-            if self._asked is not None:
-                self.stamp, asked_at_s = self._asked
+            if self._requested is not None:
+                self.stamp, requested_at_s = self._requested
                 # The first view read the whole file: later ones take less time.
-                rest_s = 0.0 if self.view is None else _REST * (monotonic() - asked_at_s)
+                rest_s = 0.0 if self.view is None else _REST * (monotonic() - requested_at_s)
                 self._ready_at_s = monotonic() + rest_s
-            self._asked, self.view = None, view
+            self._requested, self.view = None, view
             self._made.notify_all()
 
 
-def _make_when_asked(root: str, *names: str) -> None:
-    library = Library(Path(root))
+def _make_views(root: str, *names: str) -> None:
+    """Print a view for each line of standard input."""
     tables: dict[Path, GrowingTable] = {}
 
     def read(path: Path) -> Table:
         return tables.setdefault(path, GrowingTable(path)).read()
 
     for _ in sys.stdin:
-        print(json.dumps(asdict(view_of(library, names, read))), flush=True)
+        print(json.dumps(asdict(view_of(Library(Path(root)), names, read))), flush=True)
 
 
 if __name__ == "__main__":
-    _make_when_asked(*json.loads(sys.argv[1]))
+    _make_views(*json.loads(sys.argv[1]))

@@ -1,4 +1,1 @@
-"""Tables and charts as text, one file for each command's output.
-
-Start at `run_tables` for a single run; `table_style` has what all tables share.
-"""
+"""Tables and charts as text, one file for each command's output."""

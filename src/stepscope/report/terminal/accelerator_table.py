@@ -12,7 +12,7 @@ from stepscope.units import format_share
 
 _LEVELS = ("dram", "buffer", "scratchpad", "registers", "mac")
 _NOT_VALIDATED = (
-    "groups, a batch, or bounds that the array's width does not divide: not compared with Timeloop"
+    "not validated against Timeloop: groups, a batch, or sizes that the array does not divide"
 )
 
 
@@ -37,14 +37,14 @@ def print_score(console: Console, found: ScoreAnswer) -> None:
         "energy": f"{found['energy_mj']:.5g} mJ",
         "latency": f"{found['cycles']:,.0f} cycles",
     }
-    say(console, f"{found['points']} points", style="bold")
     say(
         console,
         *(f"  {points:3} for {parts[part]}" for part, points in found["by_part"].items()),
         *(f"limit exceeded: {line}" for line in found["limits_exceeded"]),
         *(f"rule broken: {line}" for line in found["rules_broken"]),
-        *(f"not known: {line}" for line in found["unknown"]),
+        *(f"unknown: {line}" for line in found["unknown"]),
     )
+    say(console, f"{found['points']} points", style="bold")
 
 
 def print_estimate(console: Console, found: LayerEstimate | NetworkEstimate) -> None:

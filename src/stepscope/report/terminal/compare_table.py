@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import cast
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from stepscope.analyze.comparison import (
@@ -21,22 +18,37 @@ from stepscope.analyze.comparison import (
 )
 from stepscope.records import schema
 from stepscope.records.types import CompareAnswer, ComparedFigures, RatioRecord, SlowdownCheck
-from stepscope.report.terminal.table_style import house_table, print_table, printable, say
-from stepscope.stats import CANNOT_TELL, NO_DIFFERENCE, Ratio
+from stepscope.report.terminal.table_style import (
+    house_table,
+    print_prose,
+    print_table,
+    printable,
+    say,
+)
+from stepscope.stats import NO_DIFFERENCE
 from stepscope.units import (
+    duration_format,
     format_bytes,
-    format_duration,
     format_known,
     format_range,
     format_share,
 )
 
+_NAME_WIDTH = 20
+
 
 def print_comparison(console: Console, found: Comparison) -> None:
-    """Print the verdicts, the figures side by side, and all warnings."""
-    print_table(console, _verdict_table(found))
-    print_table(console, _figures_table(found))
-    say(console, *map(printable, _lines(found)))
+    """Print throughput and verdicts, the other figures, warnings, and the answer."""
+    sides = [found.baseline, *(each.figures for each in found.others)]
+    _print_rows(console, _totals(sides), ("runs", "step", "peak memory", "test accuracy"))
+    _print_rows(console, _phases(sides), schema.PHASES)
+    _print_rows(console, _throughput(found), ("samples/s", "ratio", "95 % interval", "verdict"))
+    for line in _lines(found):
+        print_prose(console, printable(line))
+    if found.offer:
+        say(console, f"To find out: {printable(found.offer)}")
+    elif found.rounds:
+        say(console, f"To find out, run each {found.rounds} times, in turn, and compare the sets.")
 
 
 def comparison_as_json(found: Comparison, limited: SlowdownCheck | None) -> CompareAnswer:
@@ -63,48 +75,59 @@ def comparison_as_json(found: Comparison, limited: SlowdownCheck | None) -> Comp
     }
 
 
-def _verdict_table(found: Comparison) -> Table:
-    columns = ("", "runs", "samples/s", "interval", "ratio", "interval", "verdict")
-    table = house_table(*columns, left=(0, 6))
-    table.add_row(*_rate_cells(found.baseline), "1", "", "the baseline")
+_Rows = list[list[str]]
+
+
+def _print_rows(console: Console, rows: _Rows, columns: Sequence[str]) -> None:
+    """Print a row for each side; a long name continues below, so that 80 columns suffice."""
+    table = house_table("median of runs", *columns)
+    names = table.columns[0]
+    names.max_width, names.no_wrap, names.overflow = _NAME_WIDTH, False, "fold"
+    for name, *cells in rows:
+        table.add_row(Text(printable(name)), *cells)
+    print_table(console, table)
+
+
+def _throughput(found: Comparison) -> _Rows:
+    baseline = found.baseline
+    rows = [[baseline["name"], _rate(baseline), "1", "", "baseline"]]
     for each in found.others:
-        table.add_row(*_rate_cells(each.figures), *_ratio_cells(each.ratio), each.verdict)
-    return table
+        ratio, interval = "?", ""
+        if each.ratio is not None:
+            ratio = f"{each.ratio.ratio:.3f}"
+            interval = format_range(each.ratio.low, each.ratio.high, "{:.3f}".format)
+        rows.append([each.figures["name"], _rate(each.figures), ratio, interval, each.verdict])
+    return rows
 
 
-def _rate_cells(figures: ComparedFigures) -> list[str | Text]:
-    cells: list[str | Text] = [Text(printable(figures["name"])), str(figures["runs"])]
+def _rate(figures: ComparedFigures) -> str:
     rate = figures["samples_per_s"]
     if rate is None or rate["median"] is None:
-        return [*cells, "?", ""]
-    return [*cells, _rate(rate["median"]), format_range(rate["low"], rate["high"], _rate)]
+        return "?"
+    return f"{rate['median']:,.0f}" if rate["median"] >= 1000 else f"{rate['median']:.4g}"
 
 
-def _ratio_cells(ratio: Ratio | None) -> list[str]:
-    if ratio is None:
-        return ["?", ""]
-    factor = "{:.3f}".format
-    return [factor(ratio.ratio), format_range(ratio.low, ratio.high, factor)]
+def _phases(sides: list[ComparedFigures]) -> _Rows:
+    rows = []
+    for side in sides:
+        phases = side["phases"] or {}
+        shares = [format_known(phases.get(phase), format_share) for phase in schema.PHASES]
+        rows.append([side["name"], *shares])
+    return rows
 
 
-def _rate(samples_per_s: float) -> str:
-    return f"{samples_per_s:,.0f}" if samples_per_s >= 1000 else f"{samples_per_s:.4g}"
-
-
-def _figures_table(found: Comparison) -> Table:
-    sides = [found.baseline, *(each.figures for each in found.others)]
-    table = house_table("median of the runs", *(escape(printable(side["name"])) for side in sides))
-
-    def add(name: str, values: Iterable[float | None], form: Callable[[float], str]) -> None:
-        table.add_row(name, *(format_known(value, form) for value in values))
-
-    add("step", (side["step_s"] for side in sides), format_duration)
-    for phase in schema.PHASES:
-        shares = (side["phases"][phase] if side["phases"] else None for side in sides)
-        add(f"  {phase}", shares, format_share)
-    add("peak memory", (side["peak_memory_bytes"] for side in sides), format_bytes)
-    add("test accuracy", (side["test_accuracy"] for side in sides), format_share)
-    return table
+def _totals(sides: list[ComparedFigures]) -> _Rows:
+    step = duration_format(side["step_s"] for side in sides)
+    return [
+        [
+            side["name"],
+            str(side["runs"]),
+            format_known(side["step_s"], step),
+            format_known(side["peak_memory_bytes"], format_bytes),
+            format_known(side["test_accuracy"], format_share),
+        ]
+        for side in sides
+    ]
 
 
 def _lines(found: Comparison) -> Iterator[str]:
@@ -115,45 +138,30 @@ def _lines(found: Comparison) -> Iterator[str]:
             yield f"{name}: changed: {as_sentence(each.changed)}"
         for warning in (*each.warnings, *each.figures["warnings"]):
             yield f"{name}: {warning}"
-        if each.verdict == CANNOT_TELL:
-            yield f"{name}: cannot tell: {_why_not(each)}"
-        if each.verdict == NO_DIFFERENCE:
-            yield f"{name}: no difference detected: {_what_was_seen(each)}"
     if len(found.others) > 1:
         yield (
-            f"each interval of a ratio has {found.confidence_of_each * 100:.4g} % confidence, so "
-            f"that all {len(found.others)} hold together with {CONFIDENCE * 100:.0f} %"
+            f"The {len(found.others)} intervals hold together with {CONFIDENCE * 100:.0f} % "
+            f"confidence ({found.confidence_of_each * 100:.4g} % each)."
         )
-    if found.offer:
-        yield f"to find out: {found.offer}"
-    elif found.rounds:
-        yield f"to find out, run each of them {found.rounds} times, in turn, and compare the sets"
+    yield from (_answer(each, found.baseline["name"]) for each in found.others)
 
 
-def _why_not(each: Against) -> str:
-    if each.ratio is not None:
-        return "too few rounds for an interval: repeat with at least 3"
-    if each.figures["runs"]:
-        return "the two have no run, or no round of a sweep, to be compared by"
-    return "no run of it counts"
-
-
-def _what_was_seen(each: Against) -> str:
-    ratio = each.ratio
-    if ratio is None or ratio.low is None or ratio.high is None or ratio.noise is None:
-        return ""
-    low, high = format_share(ratio.low), format_share(ratio.high)
-    seen = f"its throughput is {low} to {high} of the baseline's"
+def _answer(each: Against, baseline: str) -> str:
+    """Return the result for one side in a sentence."""
+    name, ratio = each.figures["name"], each.ratio
+    if ratio is None or ratio.low is None or ratio.high is None:
+        why = "too few rounds for an interval, at least 3 are needed"
+        if ratio is None:
+            why = (
+                "they have no runs or rounds in common" if each.figures["runs"] else "no run counts"
+            )
+        return f"Cannot tell whether {name} is faster or slower than {baseline}: {why}."
+    seen = f"{ratio.ratio:.3g} times the throughput ({ratio.low:.3g} to {ratio.high:.3g})"
+    if each.verdict != NO_DIFFERENCE:
+        return f"{name} is {each.verdict} than {baseline}: {seen}."
+    answer = f"No difference detected between {name} and {baseline}: {seen}"
     if slowdown_is_excluded(each):
-        return f"{seen}, so it is not 5 % slower"
-    noise = format_share(math.expm1(ratio.noise))
-    return f"{seen}. Two equal runs differ by {noise} here: {_what_it_takes(each)}"
-
-
-def _what_it_takes(each: Against) -> str:
+        return f"{answer}. A slowdown of 5 % is excluded."
     rounds = each.rounds_needed_for_5_percent
-    found = "to find a slowdown of 5 % in four cases of five takes"
-    if rounds is None:
-        return f"{found} more than 200 rounds"
-    left_open = "" if rounds > each.runs_each else f", and the {each.runs_each} run left it open"
-    return f"{found} {rounds} rounds{left_open}"
+    needed = f"{rounds} rounds" if rounds else "more than 200 rounds"
+    return f"{answer}. To detect a slowdown of 5 %, use {needed}; {each.runs_each} were run."

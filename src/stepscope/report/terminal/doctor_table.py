@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from stepscope.records.types import DoctorAnswer, MachineChange, PeaksAnswer
-from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
 from stepscope.units import format_bytes, format_count
 
 _STYLES = {"ok": "green", "warning": "yellow", "absent": "dim"}
@@ -17,29 +18,30 @@ _BUSY_PERCENT = 10.0
 
 
 def print_checks(console: Console, found: DoctorAnswer) -> None:
-    """Print one line for each check; below a warning, its reason and advice."""
-    checks = found["checks"]
-    width = max((len(check["name"]) for check in checks), default=0)
-    for check in checks:
+    """Print one row for each check, with reason and advice for a warning, then the answer."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for check in found["checks"]:
         status = check["status"]
-        line = Text(f"{check['name']:<{width}}  ")
-        line.append(f"{status:<7}", style=_STYLES[status])
-        line.append(f"  {check['found']}")
-        console.print(line, soft_wrap=True)
+        lines = [Text(check["found"])]
         if status == "warning":
-            below = " " * (width + 11)
-            say(console, f"{below}{check['why']}", style="dim")
-            if check["advice"]:
-                say(console, f"{below}{check['advice']}")
-    count = Counter(check["status"] for check in checks)
-    warnings = format_count(count["warning"], "warning")
-    say(console, f"{count['ok']} ok, {warnings}, {count['absent']} absent")
+            lines += [Text(check["why"], style="dim"), Text(check["advice"] or "")]
+        table.add_row(check["name"], Text(status, style=_STYLES[status]), Text("\n").join(lines))
+    table.width = min(80, console.width)
+    console.print(table)
+    count = Counter(check["status"] for check in found["checks"])
+    absent = f"{count['ok']} ok, {count['absent']} not available here"
+    if count["warning"]:
+        warnings = format_count(count["warning"], "warning")
+        print_prose(
+            console, f"{warnings} ({absent}): follow the advice above before you compare runs."
+        )
+    else:
+        print_prose(console, f"This machine is ready to measure on ({absent}).")
 
 
 def print_changes(console: Console, changes: Sequence[MachineChange]) -> None:
     """Print the settings to change, one line each."""
-    for change in changes:
-        say(console, f"{change['name']}: {change['before']} -> {change['after']}")
+    say(console, *(f"{each['name']}: {each['before']} -> {each['after']}" for each in changes))
 
 
 def print_peaks(console: Console, found: PeaksAnswer) -> None:
@@ -56,14 +58,13 @@ def print_peaks(console: Console, found: PeaksAnswer) -> None:
             f"{format_bytes(peak['bytes_per_s'])}/s",
         )
     print_table(console, table)
-    said = "the best so far of products of matrices and of sums of arrays; runs are held against it"
-    say(console, said, style="dim")
     pressure = max((peak["pressure_cpu"] or 0.0 for peak in found["peaks"]), default=0.0)
     if pressure > _BUSY_PERCENT:
-        say(
+        print_prose(
             console,
-            f"other programs were at work: {pressure:.0f} % of the time a task waited for a CPU. "
-            "Measure again when it is quiet; the best is kept.",
+            f"The machine was busy: tasks waited for a CPU {pressure:.0f} % of the time. Measure "
+            "again when it is quiet; the best result is kept.",
         )
     for what, reason in found["left_out"].items():
-        say(console, f"{what} could not be measured: {reason}")
+        print_prose(console, f"{what} could not be measured: {reason}")
+    print_prose(console, "Saved: reports compare runs with these peaks.")

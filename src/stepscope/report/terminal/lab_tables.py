@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from stepscope.records.types import (
@@ -15,18 +14,23 @@ from stepscope.records.types import (
     LabFigures,
     LabPlot,
     LabValue,
-    MemoryByPhase,
     MemoryLabAnswer,
     SecondEpochAnswer,
-    SecondEpochRun,
 )
 from stepscope.report.charts.chart import Chart, ChartMark, save
 from stepscope.report.progress_bar import workers_warning
 from stepscope.report.terminal.run_tables import about_forecast, bill_table
-from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.report.terminal.workers_table import workers_chart
-from stepscope.units import format_bytes, format_duration, format_known, format_share
+from stepscope.units import (
+    duration_format,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_known,
+    format_share,
+)
 
 
 def print_labs(console: Console, labs: Mapping[str, str]) -> None:
@@ -41,7 +45,7 @@ def print_finding(console: Console, answer: MemoryLabAnswer | SecondEpochAnswer)
         _print_memory(console, answer)
     else:
         _print_second_epoch(console, answer)
-    say(console, answer["answer"])
+    print_prose(console, answer["answer"])
 
 
 def _print_memory(console: Console, finding: MemoryLabAnswer) -> None:
@@ -49,96 +53,69 @@ def _print_memory(console: Console, finding: MemoryLabAnswer) -> None:
     say(
         console,
         f"{spec['model']} on {spec['data']}, batch {spec['batch_size']:,}, {spec['optimizer']}, "
-        f"{spec['workers']} workers",
+        f"{format_count(spec['workers'], 'worker')}",
         style="bold",
     )
     print_table(console, bill_table(bill))
     say(console, about_forecast(bill))
-    print_table(console, _phases(finding["phases"]))
-    largest = finding["peak_phase"] or "? (this system keeps no high-water mark)"
-    say(console, f"the process was largest in: {largest}")
-    say(console, f"the tensors of a step are most in: {bill['peak_phase']} (counted)")
-    say(console, "\nwhat is there at the peak of a step, when it goes, and by what", style="bold")
+    table = house_table("phase", "peak", "at the end", "in use", "change")
+    for phase in finding["phases"]:
+        change = "+" if (phase["change_bytes"] or 0) > 0 else ""
+        sizes = (phase["peak_bytes"], phase["end_bytes"], phase["in_use_bytes"])
+        table.add_row(phase["phase"], *map(_size, sizes), change + _size(phase["change_bytes"]))
+    print_table(console, table)
+    table = house_table("at the peak", "size", "freed", "by", left=(0, 2, 3))
     for kind in finding["freed"]:
-        size = f"{kind['kind']}, {format_bytes(kind['bytes'])} (counted)"
-        say(console, f"- {size}: {kind['when']}; by {kind['by']}")
-    table = house_table("tried", "peak saved", "spread", "step time", "how", left=(0, 4))
+        table.add_row(kind["kind"], format_bytes(kind["bytes"]), kind["when"], kind["by"])
+    print_table(console, table)
+    table = house_table("remedy", "saved", "step time", "how", left=(0, 3))
     for remedy in finding["remedies"]:
         if remedy["applies"]:
             saved = format_known(remedy["saved_bytes"], format_bytes)
-            slower = f"x {remedy['step_time_ratio']:.2f}"
             table.add_row(
                 remedy["name"],
-                saved if remedy["differs"] else "no difference",
-                format_bytes(remedy["spread_bytes"]),
-                slower if remedy["step_time_differs"] else "about the same",
+                saved if remedy["differs"] else "no change",
+                f"x {remedy['step_time_ratio']:.2f}" if remedy["step_time_differs"] else "same",
                 remedy["how"],
             )
     print_table(console, table)
     for remedy in finding["remedies"]:
         if not remedy["applies"]:
-            say(console, f"not tried: {remedy['name']}: {remedy['reason']}")
-
-
-def _phases(phases: list[MemoryByPhase]) -> Table:
-    table = house_table(
-        "measured in", "first step, at most", "later, at most", "at its end", "in use", "change"
-    )
-    for phase in phases:
-        change = phase["change_bytes"] or 0
-        table.add_row(
-            phase["phase"],
-            _size(phase["first_step_peak_bytes"]),
-            _size(phase["peak_bytes"]),
-            _size(phase["end_bytes"]),
-            _size(phase["in_use_bytes"]),
-            f"{'+' if change > 0 else ''}{_size(phase['change_bytes'])}",
-        )
-    return table
+            print_prose(console, f"Not tried, {remedy['name']}: {remedy['reason']}")
 
 
 def _print_second_epoch(console: Console, finding: SecondEpochAnswer) -> None:
-    forecast = finding["forecast"]
+    forecast, ahead = finding["forecast"], finding["forewarned"]
     limit = format_bytes(finding["limit_bytes"])
-    say(console, f"limit: {limit} ({finding['limit_from']})", style="bold")
-    if forecast["total_bytes"] is not None:
-        say(
-            console,
-            f"forecast: {_size(forecast['without_workers_bytes'])} without workers, "
-            f"{_size(forecast['total_bytes'])} with {forecast['workers']}",
-        )
-    ahead = finding["forewarned"]
-    midway = f"a limit midway between them, {format_bytes(ahead['limit_bytes'])}"
-    say(console, f"{midway}: {workers_warning(ahead) or 'no warning'}")
-    say(console, f"under the limit of this run: {workers_warning(forecast) or 'no warning'}")
-    print_table(console, _runs(finding))
-    for fallback in finding["with_limit"]["fallbacks"]:
-        say(
-            console,
-            f"epoch {fallback['epoch']}, {fallback['split']}, batch {fallback['batch']}: "
-            f"from {fallback['from']} workers to {fallback['to']}: {fallback['reason']}",
-        )
-
-
-def _runs(finding: SecondEpochAnswer) -> Table:
-    table = house_table("", "without a limit", "under the limit")
+    say(console, f"Limit: {limit}, {finding['limit_from']}", style="bold")
+    say(
+        console,
+        f"Forecast: {_size(forecast['without_workers_bytes'])} without workers, "
+        f"{_size(forecast['total_bytes'])} with {forecast['workers']}",
+        f"With a limit of {format_bytes(ahead['limit_bytes'])}: "
+        f"{workers_warning(ahead) or 'no warning'}",
+        f"With this limit: {workers_warning(forecast) or 'no warning'}",
+    )
+    table = house_table("", "without a limit", "with the limit")
     both = (finding["without_limit"], finding["with_limit"])
-
-    def row(name: str, show: Callable[[SecondEpochRun], str]) -> None:
-        table.add_row(name, *map(show, both))
-
-    row("status", lambda run: run["status"])
-    row("peak", lambda run: _size(run["peak_memory_bytes"]))
-    row("time", lambda run: format_duration(run["wall_s"]) if run["wall_s"] else "?")
-    row("steps", lambda run: f"{run['steps']:,}")
+    table.add_row("status", *(run["status"] for run in both))
+    table.add_row("peak memory", *(_size(run["peak_memory_bytes"]) for run in both))
+    table.add_row("time", *(format_known(run["wall_s"], format_duration) for run in both))
+    table.add_row("steps", *(f"{run['steps']:,}" for run in both))
     for epoch in both[0]["samples_by_epoch"]:
-        samples = [f"{run['samples_by_epoch'].get(epoch, 0):,}" for run in both]
+        samples = (f"{run['samples_by_epoch'].get(epoch, 0):,}" for run in both)
         table.add_row(f"samples in epoch {epoch}", *samples)
-    row("times with fewer workers", lambda run: str(len(run["fallbacks"])))
-    table.add_row("losses", "", "the same" if finding["same_losses"] else "not the same")
+    table.add_row("worker fallbacks", *(str(len(run["fallbacks"])) for run in both))
+    table.add_row("losses", "", "identical" if finding["same_losses"] else "different")
     table.add_row("workers ended by the guard", "", str(finding["workers_ended_by_guard"]))
-    table.add_row("workers ended by hand", "", str(finding["workers_ended_by_hand"]))
-    return table
+    table.add_row("workers killed by the lab", "", str(finding["workers_ended_by_hand"]))
+    print_table(console, table)
+    for fallback in finding["with_limit"]["fallbacks"]:
+        print_prose(
+            console,
+            f"Epoch {fallback['epoch']}, {fallback['split']}, batch {fallback['batch']}: "
+            f"from {fallback['from']} to {fallback['to']} workers: {fallback['reason']}",
+        )
 
 
 def _size(size_bytes: int | None) -> str:
@@ -174,29 +151,36 @@ def print_sheet(
     columns: Mapping[str, str],
     charts: Mapping[str, Chart],
 ) -> None:
-    """Print the table that a sheet defines, its plots, missing figures, and the answer."""
+    """Print the table that a sheet defines, its plots, what is missing, and the answer."""
+    rows = finding["rows"]
     table = house_table(*columns.values())
-    for row in finding["rows"]:
-        table.add_row(*(Text(_show(name, row)) for name in columns))
+    shown = {name: _formatter(name, rows) for name in columns}
+    for row in rows:
+        table.add_row(*(Text(show(row)) for show in shown.values()))
     print_table(console, table)
     for chart in charts.values():
         print_graph(console, chart)
         console.print()
-    for row in finding["rows"]:
-        if row.get("status", "completed") != "completed":
-            say(console, f"{next(iter(row.values()))}: {row['status']}")
-    say(
-        console,
-        *(f"missing: {each['name']}: {each['reason']}" for each in finding["missing"]),
-        *(f"of the sheet only: {name} {value}" for name, value in finding["picked"].items()),
-        *(f"other than in the sheet: {name} {value}" for name, value in finding["changed"].items()),
-        *([f"note: {finding['note']}"] if finding["note"] else []),
-        *(f"plot: {path}" for path in finding["plots"]),
-        f"published: {finding['published']}",
-        f"lab: {finding['path']}",
-    )
-    say(console, f"\n{finding['question']}", style="bold")
-    say(console, finding["answer"])
+    flags = {"Selected by flags": finding["picked"], "Changed by flags": finding["changed"]}
+    for line in (
+        *(
+            f"{next(iter(row.values()))}: {row['status']}"
+            for row in rows
+            if row.get("status", "completed") != "completed"
+        ),
+        *(f"Missing {each['name']}: {each['reason']}" for each in finding["missing"]),
+        *(
+            f"{effect}: {', '.join(f'{name} {value}' for name, value in those.items())}."
+            for effect, those in flags.items()
+            if those
+        ),
+        *([f"Note: {finding['note']}."] if finding["note"] else []),
+        f"Published: {finding['published']}.",
+    ):
+        print_prose(console, line)
+    say(console, f"{'Record and plots' if finding['plots'] else 'Record'}: {finding['path']}", "")
+    say(console, finding["question"], style="bold")
+    print_prose(console, finding["answer"])
 
 
 def _chart(finding: LabFigures, plot: LabPlot) -> Chart | None:
@@ -243,32 +227,34 @@ def _number(row: LabRow, name: str) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _show(name: str, row: LabRow) -> str:
-    """Return a figure as text: `?` if it is unknown, empty if it does not apply."""
-    if name not in row:
-        return ""
-    value = row[name]
-    if isinstance(value, list):
-        return " ".join(_figure(name, each) for each in value)
-    shown = _figure(name, value)
-    # Only rates, which are compared, have intervals: more would make the table unreadable.
-    low, high = _number(row, f"{name}_low"), _number(row, f"{name}_high")
-    if low is None or high is None or not name.endswith("_per_s"):
-        return shown
-    return f"{shown} ({_figure(name, low)} to {_figure(name, high)})"
+def _formatter(name: str, rows: Sequence[LabRow]) -> Callable[[LabRow], str]:
+    """Return how to print a column: `?` if a figure is unknown, empty if it does not apply."""
+    form = _form(name, [value for row in rows if (value := _number(row, name)) is not None])
+
+    def show(row: LabRow) -> str:
+        if name not in row:
+            return ""
+        value = row[name]
+        if isinstance(value, list):
+            return " ".join(format_known(each, form) for each in value)
+        if value is None or isinstance(value, str):
+            return "?" if value is None else value
+        # Only rates, which are compared, have intervals: more would make the table unreadable.
+        low, high = _number(row, f"{name}_low"), _number(row, f"{name}_high")
+        if low is None or high is None or not name.endswith("_per_s"):
+            return form(value)
+        return f"{form(value)} ({form(low)} to {form(high)})"
+
+    return show
 
 
-def _figure(name: str, value: bool | float | str | None) -> str:
-    if value is None:
-        return "?"
-    if isinstance(value, str):
-        return value
+def _form(name: str, column: Sequence[float]) -> Callable[[float], str]:
     if name.endswith("_per_s"):
-        return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+        return lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
     if name.endswith("_s"):
-        return format_duration(value)
+        return duration_format(column)
     if name.endswith("_bytes"):
-        return format_bytes(value)
+        return format_bytes
     if name.endswith(("accuracy", "accuracies")):
-        return format_share(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+        return format_share
+    return lambda value: f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -91,7 +91,7 @@ def _verdict(found: MaxBatchAnswer) -> list[str]:
     if peak is not None:
         said += f", {format_bytes(peak)}, {format_share(peak / found['limit_bytes'])}{share}"
     if found["is_all_the_data"]:
-        said += "; more samples there are not"
+        said += "; the data set has no more samples"
     return [*lines, said]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.records.types import NetworkAnswer, OptimizerCounts
-from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.records.types import NetworkAnswer
+from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
 from stepscope.units import format_bytes
 
 
@@ -19,12 +19,23 @@ def print_network(console: Console, network: NetworkAnswer) -> None:
     shape, classes = _shape(network["input"]), f"{network['classes']:,} classes"
     say(console, f"\n{network['model']}{norm}: input {shape}, {classes}, one sample", style="bold")
     print_table(console, _layer_table(network))
-    say(console, *_answers(network))
-    print_table(console, _size_table(network))
-    print_table(console, _optimizer_table(network["optimizer_state"]))
+    size = house_table("size, as counted by torchsummary", "MiB")
+    for name, size_mb in (
+        ("input", network["input_mb"]),
+        ("forward and backward", network["forward_backward_mb"]),
+        ("parameters", network["parameters_mb"]),
+        ("total", network["total_mb"]),
+    ):
+        size.add_row(name, f"{size_mb:,.2f}")
+    print_table(console, size)
+    states = house_table("optimiser state", "values per parameter", "size")
+    for name, state in network["optimizer_state"].items():
+        states.add_row(name, f"{state['values_per_parameter']:g}", format_bytes(state["bytes"]))
+    print_table(console, states)
     if network["not_counted"]:
         say(console, "not counted", style="bold")
         say(console, *(f"- {line}" for line in network["not_counted"]))
+    _print_answer(console, network)
 
 
 def _layer_table(network: NetworkAnswer) -> Table:
@@ -50,37 +61,23 @@ def _layer_table(network: NetworkAnswer) -> Table:
     return table
 
 
-def _answers(network: NetworkAnswer) -> Iterator[str]:
-    trained, gradients = network["trainable_parameters"], network["gradients"]
-    whole = trained == network["parameters"]
-    some = "all of them trained" if whole else f"{trained:,} of them trained"
-    many = "as many gradients" if gradients == trained else f"{gradients:,} gradients"
-    yield f"parameters: {network['parameters']:,}, {some}, {many}"
-    unknown = any(layer["macs"] is None for layer in network["layers"])
-    more = ", and some that are unknown" if unknown else ""
-    yield f"multiply-adds of a forward pass: {network['macs']:,} MAC{more}"
-    yield f"kept for the backward pass: {format_bytes(network['kept_bytes'])}"
-    yield f"convolutions: {network['convolutions']:,}"
+def _print_answer(console: Console, network: NetworkAnswer) -> None:
     if network["last_layer_input"] is not None:
         taken = _shape(network["last_layer_input"])
-        yield f"the last layer, {network['last_layer']}, takes {taken}"
-
-
-def _size_table(network: NetworkAnswer) -> Table:
-    table = house_table("size, as torchsummary counts it", "MiB")
-    table.add_row("input", f"{network['input_mb']:,.2f}")
-    table.add_row("forward and backward", f"{network['forward_backward_mb']:,.2f}")
-    table.add_row("parameters", f"{network['parameters_mb']:,.2f}")
-    table.add_row("total", f"{network['total_mb']:,.2f}")
-    return table
-
-
-def _optimizer_table(states: Mapping[str, OptimizerCounts]) -> Table:
-    table = house_table("state of the optimiser", "values a parameter", "size")
-    for name, state in states.items():
-        values = f"{state['values_per_parameter']:g}"
-        table.add_row(name, values, format_bytes(state["bytes"]))
-    return table
+        say(console, f"input of the last layer, {network['last_layer']}: {taken}")
+    say(console, f"convolutions: {network['convolutions']:,}")
+    parameters, trained = network["parameters"], network["trainable_parameters"]
+    some = "all trainable" if trained == parameters else f"{trained:,} trainable"
+    if network["gradients"] != trained:
+        some += f", {network['gradients']:,} with a gradient"
+    unknown = any(layer["macs"] is None for layer in network["layers"])
+    more = " (some layers unknown)" if unknown else ""
+    print_prose(
+        console,
+        f"{network['model']} has {parameters:,} parameters ({some}). A forward pass of one sample "
+        f"takes {network['macs']:,} MACs{more} and keeps {format_bytes(network['kept_bytes'])} for "
+        "the backward pass.",
+    )
 
 
 def _shape(shape: Sequence[int] | None) -> str:

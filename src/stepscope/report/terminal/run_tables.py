@@ -38,6 +38,7 @@ from stepscope.settings.load_settings import as_flags
 from stepscope.units import (
     duration_format,
     format_bytes,
+    format_count,
     format_duration,
     format_flop_per_s,
     format_joules,
@@ -56,7 +57,8 @@ def print_forecast(console: Console, bill: MemoryAnswer) -> None:
     say(
         console,
         f"{spec['model']} on {spec['data']}, {spec['device']}, batch {spec['batch_size']:,}, "
-        f"{spec['optimizer']}, {spec['workers']} workers: forecast",
+        f"{spec['optimizer']}, {format_count(spec['workers'], 'worker')}",
+        style="bold",
     )
     print_table(console, _forecast_table(bill))
     print_table(console, _step_tensor_table(bill))
@@ -64,21 +66,18 @@ def print_forecast(console: Console, bill: MemoryAnswer) -> None:
 
 
 def _forecast_table(bill: MemoryForecast) -> Table:
-    """Return the table of forecast items: size, method, description and pool."""
+    """Return the table of forecast items: size, method and description, pool by pool."""
     pools = pools_of(bill["items"])
-    pool = ["pool"] if len(pools) > 1 else []
-    table = house_table("memory", "forecast", *pool, "how", "what", left=(0, 2, 3, 4))
-    for name, item in bill["items"].items():
-        if item["bytes"]:
-            where = [item["pool"]] if pool else []
-            size = format_bytes(item["bytes"])
-            table.add_row(_words(name), size, *where, item["how"], item["note"])
-    table.add_section()
-    for each in pools if pool else []:
-        needed = sum(item["bytes"] for item in bill["items"].values() if item["pool"] == each)
-        table.add_row(f"in all, {each}", format_bytes(needed))
-    if not pool:
-        table.add_row("in all", format_bytes(bill["total_bytes"]))
+    table = house_table("memory", "forecast", "how", "what", left=(0, 2, 3))
+    for pool in pools:
+        items = {name: item for name, item in bill["items"].items() if item["pool"] == pool}
+        for name, item in items.items():
+            if item["bytes"]:
+                table.add_row(_words(name), format_bytes(item["bytes"]), item["how"], item["note"])
+        table.add_section()
+        total = "total" if len(pools) == 1 else f"total, {pool}"
+        table.add_row(total, format_bytes(sum(item["bytes"] for item in items.values())))
+        table.add_section()
     return table
 
 
@@ -95,18 +94,18 @@ def bill_table(bill: MemoryBill) -> Table:
     table.add_section()
     for pool, each in several.items():
         sizes = (format_bytes(each["total_bytes"]), _size(each["peak_bytes"]))
-        table.add_row(f"in all, {pool}", *sizes)
+        table.add_row(f"total, {pool}", *sizes)
     if not several:
         whole = _size(bill["peak_memory_bytes"])
-        table.add_row("in all", format_bytes(bill["total_bytes"]), whole)
+        table.add_row("total", format_bytes(bill["total_bytes"]), whole)
     return table
 
 
 def _step_tensor_table(bill: MemoryForecast) -> Table:
-    table = house_table("tensors in", "at most", "at its end", "", left=(0, 3))
+    table = house_table("tensors in", "peak", "at the end", "", left=(0, 3))
     for name, phase in bill["phases"].items():
         sizes = (format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"]))
-        table.add_row(name, *sizes, "the peak" if name == bill["peak_phase"] else "")
+        table.add_row(name, *sizes, "<- highest" if name == bill["peak_phase"] else "")
     return table
 
 
@@ -134,19 +133,21 @@ def _pools(bill: MemoryBill) -> dict[str, PoolUse]:
     return pools if len(pools) > 1 else {}
 
 
-def _verdict(bill: MemoryForecast) -> list[str]:
+def _verdict(bill: MemoryForecast) -> Iterator[str]:
+    """List the remedies, then answer whether the run fits and, if not, what to change."""
+    for remedy in bill["remedies"]:
+        fits = "fits" if remedy["fits"] else "does not fit"
+        size = format_bytes(remedy["pool_bytes"])
+        yield f"with {as_flags(remedy['settings'])}: {size}, {fits}"
     limit = f"{format_bytes(bill['limit_bytes'])} ({bill['limit_of']})"
     needed_bytes = bill["limits"][bill["limit_pool"]]["needed_bytes"]
-    lines = [
-        f"fits: {format_share(needed_bytes / bill['limit_bytes'])} of {limit}"
-        if bill["fits"]
-        else f"does not fit: {format_bytes(needed_bytes)} of {limit}"
-    ]
-    for remedy in bill["remedies"]:
-        changed = as_flags(remedy["settings"])
-        fits = "fits" if remedy["fits"] else "does not fit"
-        lines.append(f"  {changed}: {format_bytes(remedy['pool_bytes'])}, {fits}")
-    return lines
+    needed = f"the run needs {format_bytes(needed_bytes)}"
+    if bill["fits"]:
+        yield f"Fits: {needed}, {format_share(needed_bytes / bill['limit_bytes'])} of {limit}."
+        return
+    best = next((each for each in bill["remedies"] if each["fits"]), None)
+    yield f"Does not fit: {needed}, the limit is {limit}."
+    yield "Try a smaller model." if best is None else f"Use {as_flags(best['settings'])}."
 
 
 def _words(name: str) -> str:

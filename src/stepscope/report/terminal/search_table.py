@@ -45,7 +45,7 @@ class SearchDisplay(SweepDisplay):
             return
         above = f", after {self._above} above the budget" if self._above else ""
         self._above = 0
-        named = values.get("model", "another way of training")
+        named = values.get("model", "other training settings")
         self._say(f"design {number}: {named}: {cost_of(figures)}{above}")
 
     def tried(self, trial: Trial) -> None:
@@ -67,20 +67,28 @@ class SearchDisplay(SweepDisplay):
 def cost_of(design: DesignCosts | Mapping[str, float]) -> str:
     """Return the cost of a design on the accelerator as text."""
     energy, cycles, peak = cost_cells(design)
-    return f"{energy} mJ, {cycles} cycles, {peak} at once"
+    return f"{energy} mJ, {cycles} cycles, peak activation {peak}"
 
 
 def print_search(console: Console, sweep: Sweep) -> None:
     """Print every trained design with the Pareto front marked, and how to train the best."""
     rows = designs_of(sweep)
     print_figures(console, design_figures(rows))
-    lines = ["* no other is better in accuracy, energy and cycles at once"] if rows else []
-    lines.append(f"{len(rejected_of(sweep))} designs were above the budget, and not trained")
+    lines = ["* Pareto front of accuracy, energy and cycles"] if rows else []
+    lines.append(f"{len(rejected_of(sweep))} designs were above the budget and not trained.")
     for row in rows:
-        lines += _troubles(row)
-    if rows and rows[0]["validation_accuracy"] is not None:
-        lines += _how_to_go_on(sweep, rows[0])
+        if row["status"] != schema.COMPLETED and row["reason"]:
+            lines.append(f"{row['model']}: {row['status'].replace('_', ' ')}: {row['reason']}")
+        final = row["final_status"]
+        if final and final != schema.COMPLETED and row["final_reason"]:
+            failed = f"{final.replace('_', ' ')}: {row['final_reason']}"
+            lines.append(f"{row['model']}, final training: {failed}")
     lines.append(f"search: {sweep.path}")
+    best = rows[0] if rows else None
+    if best is not None and best["validation_accuracy"] is not None:
+        accuracy = format_share(best["validation_accuracy"])
+        lines.append(f"Best: {best['model']}, {accuracy} validation accuracy, {cost_of(best)}.")
+        lines += _next_commands(sweep, best)
     say(console, *lines)
 
 
@@ -100,7 +108,7 @@ def design_figures(rows: Sequence[SearchedDesign]) -> FigureList:
             ]
             for row in rows
         ],
-        "Accuracy is of the longest training of each; the front is of accuracy, energy and cycles.",
+        "Accuracy of the longest training of each design; * marks the Pareto front.",
     )
 
 
@@ -110,20 +118,11 @@ def cost_cells(row: DesignCosts | Mapping[str, float]) -> list[str]:
     return [f"{row['energy_mj']:.4g}", f"{row['cycles']:,.0f}", peak]
 
 
-def _troubles(row: SearchedDesign) -> Iterator[str]:
-    """Return the failures among the trainings of a design."""
-    if row["status"] != schema.COMPLETED and row["reason"]:
-        yield f"{row['model']}: {row['status'].replace('_', ' ')}: {row['reason']}"
-    if row["final_status"] and row["final_status"] != schema.COMPLETED and row["final_reason"]:
-        status = row["final_status"].replace("_", " ")
-        yield f"{row['model']}, to be tested: {status}: {row['final_reason']}"
-
-
-def _how_to_go_on(sweep: Sweep, best: SearchedDesign) -> Iterator[str]:
+def _next_commands(sweep: Sweep, best: SearchedDesign) -> Iterator[str]:
     """Yield the commands that train the best design again, and score it if it can be."""
-    yield f"the best: stepscope run {as_flags(settings_again(sweep, best))}"
+    yield f"Train it: stepscope run {as_flags(settings_again(sweep, best))}"
     layout = (sweep.info.get("input"), sweep.info.get("classes"))
     if best["final_status"] == schema.COMPLETED and best["final_run"] and layout == _SCORED:
         path = shlex.quote(str(sweep.path / best["final_run"]))
         accelerator = {"spatial": sweep.info["spatial"], "design": sweep.info["accelerator"]}
-        yield f"its points: stepscope accel score {path} {as_flags(accelerator)}"
+        yield f"Score it: stepscope accel score {path} {as_flags(accelerator)}"

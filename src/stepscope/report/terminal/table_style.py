@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 from rich import box
 from rich.console import Console
@@ -47,6 +48,12 @@ def say(console: Console, *lines: str, style: str = "") -> None:
     """Print lines without wrapping: a wrapped path or command cannot be copied."""
     for line in lines:
         console.print(Text(line, style=style), soft_wrap=True)
+
+
+def print_prose(console: Console, text: str) -> None:
+    """Print sentences in lines of at most 80 columns, without breaking paths and flags."""
+    width = min(80, console.width)
+    say(console, fill(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def printable(text: str) -> str:

@@ -1,9 +1,4 @@
-"""Charts as text, for a terminal of any width and encoding.
-
-points, bars, waterfall   a line for each value: its interval `├──●──┤`, or a bar without one
-stacked, rows             a bar for each x, with a letter for each part
-lines, areas, bands       a row of steps for each series, from its first value to its last
-"""
+"""Charts as text, for a terminal of any width and encoding."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.report.charts.chart import Chart, ChartMark
+from stepscope.report.charts.chart import Chart, ChartMark, evenly
 from stepscope.report.palette import colours_of
 
 _LEAST_WIDTH = 10
@@ -49,7 +44,9 @@ def print_graph(console: Console, chart: Chart) -> None:
 
 
 def _intervals(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
-    labels = _aligned([_label(mark) for mark in chart.marks], width // 2)
+    """Draw a line for each value: its interval `├──●──┤`, or a bar without one."""
+    names = [", ".join(filter(None, (_place(mark), mark.series))) for mark in chart.marks]
+    labels = _aligned(names, width // 2)
     values = _aligned([_number(mark.y) for mark in chart.marks], width, right=True)
     most = max((mark.y if mark.high is None else mark.high for mark in chart.marks), default=0.0)
     room = width - len(f"{labels[0]} {values[0]}  ") if chart.marks else width
@@ -58,24 +55,20 @@ def _intervals(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
     colours = colours_of(chart.series())
     for mark, label, value in zip(chart.marks, labels, values, strict=True):
         line = Text(f"{label} {value}  ")
-        line.append(_bar(mark, scale, letters), style=colours[mark.series])
+        at = scale.place(mark.y)
+        drawn = [letters.bar] * at
+        if mark.low is not None and mark.high is not None:
+            low, high = min(scale.place(mark.low), at), max(scale.place(mark.high), at)
+            drawn = [" "] * low + [letters.line] * (high - low + 1)
+            drawn[low], drawn[high], drawn[at] = letters.low, letters.high, letters.middle
+        line.append("".join(drawn), style=colours[mark.series])
         if mark.chosen:
             line.append(f" {letters.chosen}", style="bold")
         yield line
 
 
-def _bar(mark: ChartMark, scale: _Scale, letters: _Letters) -> str:
-    at = scale.place(mark.y)
-    if mark.low is None or mark.high is None:
-        return letters.bar * at
-    low, high = min(scale.place(mark.low), at), max(scale.place(mark.high), at)
-    drawn = [" "] * low + [letters.line] * (high - low + 1)
-    drawn[low], drawn[high] = letters.low, letters.high
-    drawn[at] = letters.middle
-    return "".join(drawn)
-
-
 def _stacked(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
+    """Draw a bar for each x, with a letter for each part."""
     parts = chart.series()
     colours = colours_of(parts)
     bars: dict[str, list[ChartMark]] = {}
@@ -103,16 +96,21 @@ def _stacked(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
 
 
 def _lines(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
+    """Draw a row of steps for each series, from its first value to its last."""
     groups: dict[str, list[ChartMark]] = {}
     for mark in chart.marks:
-        groups.setdefault(_name(chart, mark), []).append(mark)
+        name = ", ".join(filter(None, (mark.panel, mark.series))) or chart.y
+        groups.setdefault(name, []).append(mark)
     least = min((mark.y for mark in chart.marks), default=0.0)
     most = max((mark.y for mark in chart.marks), default=0.0)
     labels = _aligned(list(groups), width // 2)
     colours = colours_of(chart.series())
     for marks, label in zip(groups.values(), labels, strict=True):
         line = Text(f"{label}  ")
-        steps = "".join(_step(mark.y, least, most, letters) for mark in _some(marks, width // 4))
+        steps = ""
+        for mark in evenly(marks, max(2, width // 4)):
+            share = (mark.y - least) / (most - least) if most > least else 0.0
+            steps += letters.steps[min(int(share * len(letters.steps)), len(letters.steps) - 1)]
         line.append(steps, style=colours[marks[0].series])
         first, last = _number(marks[0].y), _number(marks[-1].y)
         line.append(f"  {first} {letters.to} {last}" if len(marks) > 1 else f"  {last}")
@@ -131,31 +129,10 @@ class _Scale:
         return 0 if self.most <= 0 else round(max(0.0, value) / self.most * (columns - 1))
 
 
-def _some(marks: list[ChartMark], most: int) -> list[ChartMark]:
-    """Return an even selection of values if there are too many, with the first and the last."""
-    most = max(2, most)
-    if len(marks) <= most:
-        return marks
-    return [marks[round(number * (len(marks) - 1) / (most - 1))] for number in range(most)]
-
-
-def _step(value: float, least: float, most: float, letters: _Letters) -> str:
-    share = 0.0 if most <= least else (value - least) / (most - least)
-    return letters.steps[min(int(share * len(letters.steps)), len(letters.steps) - 1)]
-
-
 def _place(mark: ChartMark) -> str:
     """Return the label of a mark on the x axis."""
     where = mark.x if isinstance(mark.x, str) else f"{mark.x:g}"
     return ", ".join(part for part in (where, mark.panel) if part)
-
-
-def _label(mark: ChartMark) -> str:
-    return ", ".join(part for part in (_place(mark), mark.series) if part)
-
-
-def _name(chart: Chart, mark: ChartMark) -> str:
-    return ", ".join(part for part in (mark.panel, mark.series) if part) or chart.y
 
 
 def _aligned(texts: list[str], most: int, *, right: bool = False) -> list[str]:

@@ -176,7 +176,7 @@ class EpochTracker(LoopTracker):
     @property
     def is_first_step(self) -> bool:
         """Whether the step is the first of its epoch."""
-        return self.epoch is not None and not self.epoch.steps and self.completed is None
+        return self.epoch is not None and not self.epoch.timing.steps and self.completed is None
 
     def release_completed(self) -> None:
         """Pass the completed step to the rows: another follows, or its epoch is over."""
@@ -221,7 +221,7 @@ class EpochTracker(LoopTracker):
         if (
             epoch is None
             or epoch.first_key is not None
-            or epoch.steps
+            or epoch.timing.steps
             or self.completed
             or self.tail
         ):

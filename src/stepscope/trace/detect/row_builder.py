@@ -1,8 +1,7 @@
 """Rows of finished steps, epochs and evaluations.
 
-`RowBuilder` keeps finished steps until the device has completed them and passes their rows to a
-`Sink`. Repeated steps become `PlainRows`: a script that trains a small network makes hundreds of
-steps a second, and an object and a line for each took more than half of the processing time.
+`RowBuilder` keeps finished steps until the device has completed them. Repeated steps become
+`PlainRows`, because an object and a line for each took more than half of the processing time.
 """
 
 from __future__ import annotations
@@ -77,17 +76,18 @@ class PlainRows:
     def _lines(self) -> str | None:
         """Return the lines, or None if one of them needs another format."""
         loads = [load for load in self.loads if load is not None]
-        whole = len(loads) == len(self.loads) and None not in self.losses
-        whole = whole and None not in self.samples
-        alone = all(seconds is None for seconds in self.communication_s)
-        if not whole or not alone or self.detail != schema.FULL:
+        if len(loads) < len(self.loads) or None in (*self.losses, *self.samples):
+            return None
+        if self.detail != schema.FULL or any(each is not None for each in self.communication_s):
             return None
         workers, load_starts_ns, loads_ns, cpus_ns = zip(*loads, strict=True)
         longest_cpu_ns = max((ns for ns in cpus_ns if ns is not None), default=0)
         if max(max(self.steps_ns), max(loads_ns), longest_cpu_ns) >= SECOND_NS:
             return None
-        starts = self._since_origin(self.begins_ns)
-        made_when_fetched = load_starts_ns == tuple(self.begins_ns)
+        starts = ["%.9f" % ((ns - self.origin_ns) * 1e-9) for ns in self.begins_ns]
+        load_starts = starts
+        if load_starts_ns != tuple(self.begins_ns):  # not made when fetched
+            load_starts = ["%.9f" % ((ns - self.origin_ns) * 1e-9) for ns in load_starts_ns]
         data, *others = self.spent
         rows = zip(
             repeat(self.epoch),
@@ -100,7 +100,7 @@ class PlainRows:
             self.steps_ns,
             self.losses,
             ["" if ns is None else _NS % ns for ns in cpus_ns],
-            starts if made_when_fetched else self._since_origin(load_starts_ns),
+            load_starts,
             workers,
             strict=False,
         )
@@ -108,17 +108,10 @@ class PlainRows:
         lines = "\n".join([_LINE] * len(self.steps_ns))
         return lines % tuple(chain.from_iterable(rows))
 
-    def _since_origin(self, times_ns: Sequence[int]) -> list[str]:
-        origin_ns = self.origin_ns
-        return ["%.9f" % ((ns - origin_ns) * 1e-9) for ns in times_ns]
-
 
 @dataclass(slots=True)
 class CommunicationTime:
-    """The end and the exposed communication time of each backward pass that no step has yet.
-
-    That is the part of the pass that only waits for the allreduce.
-    """
+    """How long each backward pass only waited for the allreduce, until its step is written."""
 
     _passes: deque[tuple[int, int]] = field(default_factory=deque)
 
@@ -127,10 +120,7 @@ class CommunicationTime:
         self._passes.append((end_ns, communication_ns))
 
     def between(self, begin_ns: int, end_ns: int) -> float | None:
-        """Return the communication seconds of a step, or None if it had none.
-
-        Steps must be asked for in their order.
-        """
+        """Return the communication seconds of a step, or None. Steps must come in their order."""
         total_ns = None
         while self._passes and self._passes[0][0] <= end_ns:
             ended_ns, communication_ns = self._passes.popleft()
@@ -138,21 +128,12 @@ class CommunicationTime:
                 total_ns = (total_ns or 0) + communication_ns
         return None if total_ns is None else seconds(total_ns)
 
-    def by_step(self, bounds_ns: Sequence[int]) -> list[float | None]:
-        """Return the same for consecutive steps: each lasts until the next one begins."""
-        if not self._passes:
-            return [None] * (len(bounds_ns) - 1)
-        return [self.between(begin_ns, end_ns) for begin_ns, end_ns in pairwise(bounds_ns)]
-
 
 class Sink(Protocol):
     """The receiver of the rows."""
 
-    def step(self, row: StepRow) -> None:
-        """Receive a finished step."""
-
-    def plain_steps(self, rows: PlainRows) -> None:
-        """Receive many finished steps."""
+    def steps(self, rows: StepRow | PlainRows) -> None:
+        """Receive one finished step, or many."""
 
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
         """Receive a finished epoch (`train`) or evaluation (`test`)."""
@@ -168,16 +149,6 @@ class _PendingStep(NamedTuple):
     step_ns: int
 
 
-class _PendingRepeats(NamedTuple):
-    """Repeated steps that only wait for earlier ones. `number` is that of the first."""
-
-    repeats: RepeatedSteps
-    which: range
-    epoch: Epoch
-    number: int
-    detail: str
-
-
 @dataclass(slots=True)
 class RowBuilder:
     """Pass finished steps, epochs and evaluations to the sink, in their order."""
@@ -185,26 +156,51 @@ class RowBuilder:
     sink: Sink
     origin_ns: int
     communication: CommunicationTime = field(default_factory=CommunicationTime)
-    _pending: deque[_PendingStep | _PendingRepeats] = field(default_factory=deque)
+    steps_ns: int = 0  # of all steps so far
+    _pending: deque[_PendingStep] = field(default_factory=deque)
 
     def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
         """Count a step in its epoch. Its row is written by the next `write`."""
-        epoch.steps += 1
         epoch.out_other_ns += step.out_other_ns
         step_ns = end_ns - step.begin_ns - step.out_ns
         samples = step.trained_samples()
-        epoch.data_ns += step.spent[DATA]
-        epoch.steps_ns += step_ns
-        epoch.timing.count([samples])
-        self._pending.append(_PendingStep(step, epoch, epoch.steps, samples, step_ns))
+        self._count(epoch, [samples], step.spent[DATA], step_ns)
+        self._pending.append(_PendingStep(step, epoch, epoch.timing.steps, samples, step_ns))
 
     def repeats(self, repeats: RepeatedSteps, which: range, epoch: Epoch, detail: str) -> None:
-        """Count some repeated steps in their epoch, as `step` does for one."""
-        epoch.data_ns += sum(repeats.spent[DATA][which.start : which.stop])
-        epoch.steps_ns += repeats.begins_ns[which.stop] - repeats.begins_ns[which.start]
-        epoch.timing.count(repeats.samples[which.start : which.stop])
-        self._pending.append(_PendingRepeats(repeats, which, epoch, epoch.steps + 1, detail))
-        epoch.steps += len(which)
+        """Count some repeated steps in their epoch and write them after the earlier ones."""
+        self.wait()
+        number = epoch.timing.steps + 1
+        some = slice(which.start, which.stop)
+        begins_ns = repeats.begins_ns[which.start : which.stop + 1]
+        samples = repeats.samples[some]
+        spent = [phase[some] for phase in repeats.spent]
+        self._count(epoch, samples, sum(spent[DATA]), begins_ns[-1] - begins_ns[0])
+        losses = repeats.losses(some) if repeats.learned else [None] * len(samples)
+        epoch.take_losses(losses, samples)
+        self.sink.steps(
+            PlainRows(
+                self.origin_ns,
+                epoch.timing.epoch,
+                number,
+                begins_ns[:-1],
+                samples,
+                spent,
+                list(map(sub, begins_ns[1:], begins_ns)),
+                repeats.loads(some),
+                losses,
+                detail,
+                [self.communication.between(*bounds_ns) for bounds_ns in pairwise(begins_ns)],
+            )
+        )
+
+    def _count(
+        self, epoch: Epoch, samples: Sequence[int | None], data_ns: int, steps_ns: int
+    ) -> None:
+        epoch.timing.count(samples)
+        epoch.data_ns += data_ns
+        epoch.steps_ns += steps_ns
+        self.steps_ns += steps_ns
 
     def epoch(self, epoch: Epoch) -> None:
         """Write an epoch after all of its steps. Waits for the device."""
@@ -234,32 +230,20 @@ class RowBuilder:
     def wait(self) -> None:
         """Wait until the device has completed everything, and write it."""
         for pending in self._pending:
-            if isinstance(pending, _PendingStep) and pending.step.device_laps:
+            if pending.step.device_laps:
                 pending.step.device_laps[-1][1].wait()
         self.write()
 
     def write(self) -> None:
         """Write all steps that the device has completed."""
-        while self._pending:
-            pending = self._pending[0]
-            if isinstance(pending, _PendingRepeats):
-                self._write_repeats(*pending)
-            elif not pending.step.is_over_on_device():
-                return
-            else:
-                self._write_step(*pending)
-            self._pending.popleft()
-
-    def _write_step(
-        self, step: Step, epoch: Epoch, number: int, samples: int | None, step_ns: int
-    ) -> None:
-        loss = read_losses(step.losses)
-        epoch.take_losses([loss], [samples])
-        # The device may have worked on nothing but an evaluation.
-        on_device = step.device_seconds()
-        end_ns = step.begin_ns + step_ns + step.out_ns
-        self.sink.step(
-            StepRow(
+        while self._pending and self._pending[0].step.is_over_on_device():
+            step, epoch, number, samples, step_ns = self._pending.popleft()
+            loss = read_losses(step.losses)
+            epoch.take_losses([loss], [samples])
+            # The device may have worked on nothing but an evaluation.
+            on_device = step.device_seconds()
+            end_ns = step.begin_ns + step_ns + step.out_ns
+            row = StepRow(
                 epoch.timing.epoch,
                 number,
                 step.begin_ns - self.origin_ns,
@@ -272,28 +256,4 @@ class RowBuilder:
                 step.detail,
                 self.communication.between(step.begin_ns, end_ns),
             )
-        )
-
-    def _write_repeats(
-        self, repeats: RepeatedSteps, which: range, epoch: Epoch, number: int, detail: str
-    ) -> None:
-        some = slice(which.start, which.stop)
-        begins_ns = repeats.begins_ns[which.start : which.stop + 1]
-        samples = repeats.samples[some]
-        losses = repeats.losses(some) if repeats.learned else [None] * len(samples)
-        epoch.take_losses(losses, samples)
-        self.sink.plain_steps(
-            PlainRows(
-                self.origin_ns,
-                epoch.timing.epoch,
-                number,
-                begins_ns[:-1],
-                samples,
-                [phase[some] for phase in repeats.spent],
-                list(map(sub, begins_ns[1:], begins_ns)),
-                repeats.loads(some),
-                losses,
-                detail,
-                self.communication.by_step(begins_ns),
-            )
-        )
+            self.sink.steps(row)

@@ -216,7 +216,6 @@ class Epoch:
     loader: int | None = None
     asked_ns: int = 0
     out_other_ns: int = 0
-    steps: int = 0
     data_ns: int = 0
     steps_ns: int = 0
     ended: Moment | None = None

@@ -115,6 +115,11 @@ class StepDetector:
         return self._tracker.steps
 
     @property
+    def steps_ns(self) -> int:
+        """Return the time of these steps."""
+        return self._tracker.rows.steps_ns
+
+    @property
     def steps_seen(self) -> int:
         """Return the number of complete steps, the last one included.
 

@@ -1,9 +1,8 @@
-"""Why does it use so much, which part of the code frees memory, and when?
+"""Why does a training take so much memory, what frees it and when, and what saves some?
 
-Three looks at the same training. The bill: a short run, whose forecast stands beside its measured
-peak. The phases: a few steps in a process that reads its own size at the end of each phase, and
-the most that it was meanwhile. The ways to hold less: each tried for some steps, in turns with the
-training as it is, so that a machine that drifts does so for both.
+A short run gives the bill, its forecast beside the measured peak. A few steps in another process
+give the memory by phase. Each remedy is tried in turn with the unchanged training, so that a drift
+of the machine affects both.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from stepscope.errors import AnswerIsNo, OutOfMemoryError, RequestError, StepscopeError
 from stepscope.records.run_reader import load_run
@@ -35,82 +33,52 @@ from stepscope.supervisor.ask_process import MEMORY_TRIAL, ask_process
 from stepscope.supervisor.child_supervisor import RunListener
 from stepscope.units import format_bytes
 
-# --- When the memory of a training goes, and which call lets it go: in words that name the code.
+DEFAULTS = {"batch_size": 128, "device": "cpu"}
+ROUNDS = 3
+STEPS = 8
+# In the first two steps torch still loads libraries, and the optimiser creates its state.
+_UNTIMED = 2
 
+_NEVER = ("after the training", "end of the process")
 
-_NEVER, _PROCESS_END = "not before the training ends", "the end of the process"
-
-# By kind of memory: the item of the bill that it is, or None for tensors that are alive at the peak
-# of a step; when it goes; and which call lets it go.
+# Kinds of memory: the item of the bill, None for tensors that exist at the peak of a step; when it
+# is freed; and what frees it.
 _FREED: dict[str, tuple[str | None, str, str]] = {
-    "activations": (
-        None,
-        "in the backward pass, layer by layer, the last layer's first",
-        "loss.backward(); loss.detach() lets go of what is left of the graph",
-    ),
-    "temporaries": (
-        None,
-        "within the backward pass, as soon as the layer before has used them",
-        "loss.backward()",
-    ),
-    "gradients": (
-        None,
-        "after the step, all at once",
-        "optimizer.zero_grad(), which sets them to None",
-    ),
-    "batch": (
-        None,
-        "in the next step, when the next batch is there",
-        "images, labels = ... bound again; outputs and loss likewise, by the next forward",
-    ),
-    "parameters": (None, _NEVER, _PROCESS_END),
-    "optimizer state": ("optimizer_state", f"{_NEVER}; made by the first step()", _PROCESS_END),
-    "data set": ("dataset", _NEVER, _PROCESS_END),
-    "workers": (
-        "workers",
-        "at the end of every epoch and test",
-        "the loader's iterator, when it goes",
-    ),
-    "batches made ahead": (
-        "prefetch",
-        "one by one, as the loop takes them",
-        "next(batches); the rest with the loader's iterator",
-    ),
-    "kept by the allocator": (
-        "slack",
-        "when it is told to, which the loop does before every epoch",
-        "malloc_trim(0), or the end of the process",
-    ),
-    "runtime": ("runtime", _NEVER, _PROCESS_END),
+    "activations": (None, "in backward, by layer", "loss.backward()"),
+    "temporaries": (None, "within backward", "loss.backward()"),
+    "gradients": (None, "after the step", "optimizer.zero_grad()"),
+    "batch": (None, "in the next step", "the next batch"),
+    "parameters": (None, *_NEVER),
+    "optimizer state": ("optimizer_state", *_NEVER),
+    "data set": ("dataset", *_NEVER),
+    "workers": ("workers", "after every epoch", "end of the iterator"),
+    "prefetched batches": ("prefetch", "as the loop takes them", "next() of the iterator"),
+    "allocator cache": ("slack", "before every epoch", "malloc_trim(0)"),
+    "runtime": ("runtime", *_NEVER),
 }
-_PERSISTENT = (_NEVER, "persistent workers live until the loader goes")
 
 
 def what_frees(bill: MemoryForecast, spec: RunSpec) -> list[FreedMemory]:
-    """List the kinds of memory, each with its bytes at the peak and what ends it."""
+    """List the kinds of memory, each with its bytes at the peak and what frees it."""
     freed: list[FreedMemory] = []
     for kind, (item, when, by) in _FREED.items():
         size = bill["at_peak"][kind] if item is None else bill["items"][item]["bytes"]
         if kind == "workers" and spec.persistent_workers:
-            when, by = _PERSISTENT
+            when, by = _NEVER[0], "end of the loader"
         if size:
             freed.append({"kind": kind, "bytes": size, "when": when, "by": by})
     return freed
 
 
-# --- Readings of a process's memory, put together phase by phase
-
-
-# Of two phases that come so near each other, the first one has made the process grow: the kernel
-# keeps the counters of each core for a while before it adds them up.
+# Of two phases this close, the first made the process grow: the kernel adds up the counters of its
+# cores with a delay.
 _SAME_BYTES = 2**19
 
 
 def by_phase(readings: Sequence[PhaseReading]) -> list[MemoryByPhase]:
-    """Put the readings of a phase together: most in the first step and later, medians at its end.
+    """Summarise the readings of each phase: peaks of the first and later steps, medians at its end.
 
-    `change_bytes` is by how much what the program holds grew in the phase, in the middle of the
-    later steps; what the allocator keeps is not in it.
+    `change_bytes` is the growth of memory in use, without what the allocator keeps.
     """
     changes: list[int | None] = []
     before: int | None = None
@@ -139,7 +107,7 @@ def by_phase(readings: Sequence[PhaseReading]) -> list[MemoryByPhase]:
 
 
 def peak_phase(readings: Sequence[PhaseReading]) -> str | None:
-    """Name the phase in which the process first was about as large as it ever was."""
+    """Return the phase in which the process first came near its largest size."""
     known = [(peak, each["phase"]) for each in readings if (peak := each["peak_bytes"]) is not None]
     most = max((peak for peak, _ in known), default=0)
     return next((phase for peak, phase in known if peak >= most - _SAME_BYTES), None)
@@ -154,19 +122,15 @@ def _middle(values: Iterable[int | None]) -> int | None:
     return None if middle is None else round(middle)
 
 
-# --- Ways to make a training hold less: which there are for a spec, and how each is tried
-
-
-PARTS = 4
-
-# glibc's own first value, in bytes. Set by hand it stays: otherwise it rises to the largest block
-# that was ever freed, up to 32 MiB, and what is below comes from the heap.
-_MAP_FROM_BYTES = 131072
+_PARTS = 4
+# glibc's initial value, in bytes. Unless it is set, it rises to the largest block freed, up to
+# 32 MiB, and smaller blocks come from the heap.
+_MMAP_THRESHOLD = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 
 
 @dataclass(frozen=True)
-class Way:
-    """One change: of settings, of what the loop does, or of the process's environment."""
+class Remedy:
+    """A change of the settings, of the loop or of the environment that may save memory."""
 
     name: str
     how: str
@@ -175,101 +139,42 @@ class Way:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def ways_for(spec: RunSpec) -> Iterator[Way]:
-    """Go through what may save memory in a training. Whether it does is for a trial to show."""
-    yield Way(
-        "gradients freed earlier",
-        "step and clear inside backward(), by register_post_accumulate_grad_hook",
-        options={"step_in_backward": True},
-    )
-    yield Way(
-        "outputs and batch dropped",
-        "del outputs, images, labels before backward()",
-        options={"drop_early": True},
-    )
-    yield Way("allocator trimmed", "malloc_trim(0) after every step", options={"trim": True})
-    yield Way(
-        "large blocks mapped",
-        f"environment MALLOC_MMAP_THRESHOLD_={_MAP_FROM_BYTES}",
-        environment={"MALLOC_MMAP_THRESHOLD_": str(_MAP_FROM_BYTES)},
-    )
+def remedies_for(spec: RunSpec) -> Iterator[Remedy]:
+    """Yield the changes that may save memory in a training."""
+    hook = "post-accumulate-grad hook"
+    yield Remedy("step inside backward()", hook, options={"step_in_backward": True})
+    dropped = "del outputs, images, labels"
+    yield Remedy("drop outputs and batch", dropped, options={"drop_early": True})
+    yield Remedy("trim the allocator", "malloc_trim(0) every step", options={"trim": True})
+    threshold = "MALLOC_MMAP_THRESHOLD_=131072"
+    yield Remedy("map large blocks", threshold, environment=_MMAP_THRESHOLD)
     if not spec.checkpoint_activations:
-        yield Way(
-            "activations recomputed",
-            "--checkpoint-activations",
-            settings={"checkpoint_activations": True},
-        )
-    if spec.batch_size % PARTS == 0:
-        size, times = spec.batch_size // PARTS, spec.accumulate * PARTS
-        yield Way(
-            "smaller batch, accumulated",
-            f"--batch-size {size} --accumulate {times}",
-            settings={"batch_size": size, "accumulate": times},
-        )
+        flag = "--checkpoint-activations"
+        yield Remedy("recompute activations", flag, settings={"checkpoint_activations": True})
+    if spec.batch_size % _PARTS == 0:
+        size, times = spec.batch_size // _PARTS, spec.accumulate * _PARTS
+        flags = f"--batch-size {size} --accumulate {times}"
+        settings = {"batch_size": size, "accumulate": times}
+        yield Remedy("accumulate gradients", flags, settings=settings)
     if not spec.workers:
         return
-    kept = not spec.persistent_workers
-    flag = "--persistent-workers" if kept else "--no-persistent-workers"
-    name = "workers kept between epochs" if kept else "workers ended between epochs"
-    yield Way(name, flag, settings={"persistent_workers": kept})
-    fewer = spec.workers // 2
-    if fewer:
-        yield Way("fewer workers", f"--workers {fewer}", settings={"workers": fewer})
+    if spec.persistent_workers:
+        name, flag = "end workers per epoch", "--no-persistent-workers"
+    else:
+        name, flag = "keep workers", "--persistent-workers"
+    yield Remedy(name, flag, settings={"persistent_workers": not spec.persistent_workers})
+    if fewer := spec.workers // 2:
+        yield Remedy("fewer workers", f"--workers {fewer}", settings={"workers": fewer})
     none = {"workers": 0, "persistent_workers": False}
-    yield Way("no workers", "--workers 0", settings=none)
-
-
-# --- Two kinds of trials compared: what a change did, and whether that is a difference
-
-
-class MeasuredChange(NamedTuple):
-    """The median of what a change did round by round, and how far the rounds lie apart."""
-
-    median: float
-    spread: float
-    differs: bool
-
-
-def saving(without_bytes: Sequence[int], with_bytes: Sequence[int]) -> MeasuredChange:
-    """Compare peaks of trials that were made in turns: what was saved, or, below 0, lost."""
-    saved = [before - after for before, after in zip(without_bytes, with_bytes, strict=True)]
-    return _change(saved, neutral=0)
-
-
-def cost(without_s: Sequence[Sequence[float]], with_s: Sequence[Sequence[float]]) -> MeasuredChange:
-    """Compare the steps of trials that were made in turns: by what their medians are multiplied."""
-    ratios = [
-        median(after) / median(before) for before, after in zip(without_s, with_s, strict=True)
-    ]
-    return _change(ratios, neutral=1)
-
-
-def _change(rounds: Sequence[float], neutral: float) -> MeasuredChange:
-    middle, spread = median(rounds), max(rounds) - min(rounds)
-    return MeasuredChange(middle, spread, abs(middle - neutral) > spread)
-
-
-# --- A few real steps in a separate process, which reports their memory
+    yield Remedy("no workers", "--workers 0", settings=none)
 
 
 def try_steps(
     spec: RunSpec, options: MemoryTrialOptions, environment: Mapping[str, str] | None = None
 ) -> MemoryTrialFigures:
-    """Have `processes.memory_trial` take some steps of a spec, and return what it saw.
-
-    Raises:
-        StepscopeError: it cannot be done; a RequestError where the change does not apply.
-    """
-    asked: MemoryTrialRequest = {"spec": spec.model_dump(mode="json"), "options": options}
-    return ask_process(MEMORY_TRIAL, asked, environment)
-
-
-DEFAULTS = {"batch_size": 128, "device": "cpu"}
-
-ROUNDS = 3
-STEPS = 8
-# In the first two steps torch still loads what it needs, and the optimiser makes its state.
-_UNTIMED = 2
+    """Measure a few steps in another process; raise RequestError if a change does not apply."""
+    request: MemoryTrialRequest = {"spec": spec.model_dump(mode="json"), "options": options}
+    return ask_process(MEMORY_TRIAL, request, environment)
 
 
 def run_lab(
@@ -277,11 +182,11 @@ def run_lab(
     listener: RunListener,
     *,
     rounds: int = ROUNDS,
-    ways: Iterable[Way] | None = None,
+    remedies: Iterable[Remedy] | None = None,
 ) -> MemoryLabAnswer:
-    """Make the bill, the phases and the trials of what would save memory."""
+    """Measure the bill, the phases and the remedies of a training."""
     if not spec.device.startswith("cpu"):
-        raise RequestError(f"lab memory looks at the CPU's memory, found device {spec.device}.")
+        raise RequestError(f"device: lab memory runs on the cpu, found {spec.device}.")
     preflight.check(spec)
     steps = min(spec.max_steps or STEPS, STEPS)
     listener.output("a short run, for the bill and the peak")
@@ -289,12 +194,13 @@ def run_lab(
     listener.output("the same steps, phase by phase")
     epochs = 2 if spec.workers else 1
     readings = try_steps(spec, {"phases": True, "steps": steps, "epochs": epochs})["phases"]
-    tried = list(ways_for(spec) if ways is None else ways)
-    remedies = _try_ways(spec, tried, steps, epochs, rounds, listener)
+    candidates = list(remedies_for(spec) if remedies is None else remedies)
+    length: MemoryTrialOptions = {"steps": steps, "epochs": epochs}
+    tried = _try_remedies(spec, candidates, length, rounds, listener)
     largest = peak_phase(readings)
     return {
         "lab": "memory",
-        "answer": _answer(bill, largest, remedies),
+        "answer": _answer(bill, largest, tried),
         "holds": True,
         "spec": spec.model_dump(mode="json"),
         "bill": bill,
@@ -302,7 +208,7 @@ def run_lab(
         "peak_phase": largest,
         "readings": readings,
         "freed": what_frees(bill, spec),
-        "remedies": remedies,
+        "remedies": tried,
     }
 
 
@@ -313,80 +219,93 @@ def _bill_of_a_run(spec: RunSpec, steps: int, listener: RunListener) -> MemoryBi
         summary = load_run(path).summary
     if outcome.exit_code:
         kind = OutOfMemoryError if outcome.exit_code == 4 else StepscopeError
-        raise kind(f"the short run ended without a bill: {outcome.reason}")
+        raise kind(f"the short run failed: {outcome.reason}")
     bill = summary["memory_bill"]
     if bill is None:
-        raise AnswerIsNo(f"no bill: {summary['absent']['memory_bill']}.")
+        raise AnswerIsNo(f"no memory bill: {summary['absent']['memory_bill']}.")
     return bill
 
 
-def _try_ways(
-    spec: RunSpec, ways: list[Way], steps: int, epochs: int, rounds: int, listener: RunListener
+def _try_remedies(
+    spec: RunSpec,
+    remedies: list[Remedy],
+    length: MemoryTrialOptions,
+    rounds: int,
+    listener: RunListener,
 ) -> list[MemoryRemedy]:
-    """Try the training as it is and every way, in turns; the largest saving comes first."""
-    as_it_is = Way("as it is", "")
-    trials: dict[str, list[MemoryTrialFigures]] = {way.name: [] for way in [as_it_is, *ways]}
+    """Try the unchanged training and every remedy in turn; return the largest saving first."""
+    trials: dict[str, list[MemoryTrialFigures]] = {each.name: [] for each in remedies}
+    unchanged: list[MemoryTrialFigures] = []
     refused: dict[str, str] = {}
-    # The samples of these steps and no more: the whole data set is read for the bill, and would
-    # only take time here.
-    few = steps * spec.batch_size * spec.accumulate
-    samples = min(spec.samples or few, few)
-    for turn in range(1, rounds + 1):
-        for way in [as_it_is, *ways]:
-            if way.name in refused:
-                continue
-            listener.output(f"trying, {turn} of {rounds}: {way.name}")
-            changed = spec.model_copy(update={"samples": samples, **way.settings})
-            options: MemoryTrialOptions = {"steps": steps, "epochs": epochs, **way.options}
+    # Only the samples of these steps: the bill has counted the whole data set.
+    few = length["steps"] * spec.batch_size * spec.accumulate
+    limited = spec.model_copy(update={"samples": min(spec.samples or few, few)})
+    for number in range(1, rounds + 1):
+        listener.output(f"round {number} of {rounds}: unchanged")
+        unchanged.append(try_steps(limited, length))
+        for each in [remedy for remedy in remedies if remedy.name not in refused]:
+            listener.output(f"round {number} of {rounds}: {each.name}")
+            changed = limited.model_copy(update=dict(each.settings))
             try:
-                trials[way.name].append(try_steps(changed, options, way.environment))
+                figures = try_steps(changed, {**length, **each.options}, each.environment)
             except RequestError as error:
-                if way is as_it_is:
-                    raise
-                refused[way.name] = str(error)
-    without = trials[as_it_is.name]
-    remedies = [_weigh(way, without, trials[way.name], refused.get(way.name)) for way in ways]
-    return sorted(remedies, key=lambda each: (not each["applies"], -(each["saved_bytes"] or 0)))
+                refused[each.name] = str(error)
+            else:
+                trials[each.name].append(figures)
+    results = [
+        _result(each, unchanged, trials[each.name], refused.get(each.name)) for each in remedies
+    ]
+    return sorted(results, key=lambda each: (not each["applies"], -(each["saved_bytes"] or 0)))
 
 
-def _weigh(
-    way: Way,
-    without: Sequence[MemoryTrialFigures],
+def _result(
+    remedy: Remedy,
+    unchanged: Sequence[MemoryTrialFigures],
     tried: Sequence[MemoryTrialFigures],
     refused: str | None,
 ) -> MemoryRemedy:
-    before = [peak for trial in without if (peak := trial["peak_bytes"]) is not None]
+    before = [peak for trial in unchanged if (peak := trial["peak_bytes"]) is not None]
     after = [peak for trial in tried if (peak := trial["peak_bytes"]) is not None]
-    if refused is None and len(before) + len(after) < len(without) + len(tried):
-        refused = "this system keeps no high-water mark that can begin anew"
+    if refused is None and len(before) + len(after) < len(unchanged) + len(tried):
+        refused = "this system has no resettable peak of a process's memory"
+    result: MemoryRemedy = {
+        "name": remedy.name,
+        "how": remedy.how,
+        "applies": refused is None,
+        "reason": refused,
+        "saved_bytes": None,
+    }
     if refused is not None:
-        return {
-            "name": way.name,
-            "how": way.how,
-            "applies": False,
-            "reason": refused,
-            "saved_bytes": None,
-        }
-    saved, slower = saving(before, after), cost(_timed(without), _timed(tried))
+        return result
+    saved, spread, differs = measured_change(
+        [first - second for first, second in zip(before, after, strict=True)], neutral=0
+    )
+    times_s = zip(_step_times(unchanged), _step_times(tried), strict=True)
+    ratio, ratio_spread, ratio_differs = measured_change(
+        [second / first for first, second in times_s], neutral=1
+    )
     return {
-        "name": way.name,
-        "how": way.how,
-        "applies": True,
-        "reason": None,
-        "saved_bytes": round(saved.median),
-        "spread_bytes": round(saved.spread),
-        "differs": saved.differs,
-        "step_time_ratio": slower.median,
-        "step_time_spread": slower.spread,
-        "step_time_differs": slower.differs,
-        "same_losses": all(trial["losses"] == without[0]["losses"] for trial in tried),
+        **result,
+        "saved_bytes": round(saved),
+        "spread_bytes": round(spread),
+        "differs": differs,
+        "step_time_ratio": ratio,
+        "step_time_spread": ratio_spread,
+        "step_time_differs": ratio_differs,
+        "same_losses": all(trial["losses"] == unchanged[0]["losses"] for trial in tried),
         "without_bytes": before,
         "with_bytes": after,
     }
 
 
-def _timed(trials: Sequence[MemoryTrialFigures]) -> list[list[float]]:
-    return [trial["step_s"][_UNTIMED:] or trial["step_s"] for trial in trials]
+def measured_change(rounds: Sequence[float], neutral: float) -> tuple[float, float, bool]:
+    """Return the median and range of the rounds, and whether it differs from `neutral` by more."""
+    middle, spread = median(rounds), max(rounds) - min(rounds)
+    return middle, spread, abs(middle - neutral) > spread
+
+
+def _step_times(trials: Sequence[MemoryTrialFigures]) -> list[float]:
+    return [median(trial["step_s"][_UNTIMED:] or trial["step_s"]) for trial in trials]
 
 
 def _answer(bill: MemoryBill, phase: str | None, remedies: Sequence[MemoryRemedy]) -> str:
@@ -395,21 +314,18 @@ def _answer(bill: MemoryBill, phase: str | None, remedies: Sequence[MemoryRemedy
         f"{name.replace('_', ' ')} {format_bytes(item['bytes'])}" for name, item in items
     )
     peak = bill["peak_memory_bytes"]
-    said = [
-        f"The training took {format_bytes(peak)} at its peak; most of it: {largest}."
-        if peak
-        else f"By forecast the training takes {format_bytes(bill['total_bytes'])}: {largest}."
-    ]
-    if phase is not None:
-        said.append(f"The process was largest in: {phase}.")
+    took = f"takes {format_bytes(bill['total_bytes'])} by forecast"
+    if peak:
+        took = f"took {format_bytes(peak)} at its peak"
+    reached = "" if phase is None else f", first reached in {phase}"
     best = next((each for each in remedies if each["applies"] and each["differs"]), None)
     saved_bytes = 0 if best is None else best["saved_bytes"] or 0
     if best is None or saved_bytes <= 0:
-        said.append("Nothing that was tried saves more than trials differ by.")
+        advice = "No remedy saves more than the trials vary."
     else:
-        slower = f"{best['step_time_ratio']:.2f} times" if best["step_time_differs"] else "about"
-        said.append(
-            f"What saves most: {best['how']}, {format_bytes(saved_bytes)}, "
-            f"at {slower} the time of a step."
+        times = f"{best['step_time_ratio']:.2f} times" if best["step_time_differs"] else "about"
+        advice = (
+            f"The best remedy, {best['name']} ({best['how']}), saves {format_bytes(saved_bytes)}; "
+            f"a step takes {times} as long."
         )
-    return " ".join(said)
+    return f"The training {took}{reached}; most of it: {largest}. {advice}"

