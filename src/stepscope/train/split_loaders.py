@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Literal
 
 import torch
@@ -18,19 +18,14 @@ from torch.utils.data import Dataset, get_worker_info
 from stepscope.data import dataset_registry
 from stepscope.data.dataset import DataSource, Split
 from stepscope.data.datasets.synthetic import DirectLoader, SyntheticBatches
-from stepscope.data.loaders.dataloader import (
-    DelayedDataset,
-    Notice,
-    RecoveringLoader,
-    make_loader,
-)
+from stepscope.data.loaders.dataloader import Notice, RecoveringLoader, make_loader
 from stepscope.data.loaders.worker_pool import Fallback, WorkerPool
 from stepscope.data.object_store.bucket import StoredSplit
 from stepscope.data.object_store.download import DownloadProgress
 from stepscope.data.object_store.request_latency import summarize
 from stepscope.data.object_store.store_client import RequestStats
 from stepscope.data.record_dataset import open_records
-from stepscope.data.sample_order import EpochOrder, hold_out
+from stepscope.data.sample_order import BatchKey, EpochOrder, hold_out
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.hardware.page_cache import make_cold
 from stepscope.meter.clock import now_ns, own_cpu_ns, seconds, worker_cpu_ns
@@ -47,18 +42,23 @@ from stepscope.train.stop_request import StopRequest
 
 
 class TimedDataset(Dataset[tuple[Any, LoadTiming]]):
-    """Return each item of a data set with its load time, measured in the process that loads it."""
+    """Return each batch of a data set with its load time, measured in the process that loads it.
 
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self.dataset = dataset
+    A delay for each sample simulates a slower pipeline or disk.
+    """
+
+    def __init__(self, dataset: Dataset[Any], delay_s: float = 0.0) -> None:
+        self.dataset, self._delay_s = dataset, delay_s
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
-    def __getitem__(self, key: Any) -> tuple[Any, LoadTiming]:
+    def __getitem__(self, key: BatchKey) -> tuple[Any, LoadTiming]:
         info = get_worker_info()
         cpu_ns = own_cpu_ns if info is None else worker_cpu_ns
         cpu_start, start = cpu_ns(), now_ns()
+        if self._delay_s:
+            sleep(self._delay_s * len(key.indices))
         item = self.dataset[key]
         wall, cpu = now_ns() - start, cpu_ns() - cpu_start
         return item, LoadTiming(-1 if info is None else info.id, start, wall, cpu)
@@ -105,10 +105,6 @@ def open_split(
     dataset = dataset_registry.find(spec.data, reading)
     open_batches = dataset.open_batches or partial(open_records, dataset)
     opened = open_batches(split, reading)
-    batches: Dataset[Any] = opened.batches
-    delay_ms = spec.pipeline_delay_ms + spec.source_delay_ms
-    if delay_ms:
-        batches = DelayedDataset(batches, delay_ms / 1000)
     held = hold_out(opened.samples, spec.validation) if training else None
     order = EpochOrder(
         opened.samples - (spec.validation if training else 0),
@@ -117,7 +113,7 @@ def open_split(
         spec.shuffle if training else "none",
         chosen=None if held is None else ~held,
     )
-    timed = TimedDataset(batches)
+    timed = TimedDataset(opened.batches, (spec.pipeline_delay_ms + spec.source_delay_ms) / 1000)
     loader = _loader(spec, split, timed, order, worker_pool, listeners.on_notice)
     return LoadedSplit(loader, order, timed, opened.files, opened.bucket)
 

@@ -16,7 +16,7 @@ import pytest
 from torch.utils.data import Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from stepscope.data.loaders.dataloader import DelayedDataset, RecoveringLoader, make_loader
+from stepscope.data.loaders.dataloader import RecoveringLoader, make_loader
 from stepscope.data.loaders.worker_pool import WorkerPool
 from stepscope.data.sample_order import BatchKey, EpochOrder
 from stepscope.errors import DataError
@@ -278,10 +278,8 @@ DELAY_S = 0.0005
 
 @pytest.mark.parametrize("samples", [1, 40])
 def test_a_batch_comes_later_by_the_delay_of_all_its_samples(samples):
-    delayed = DelayedDataset(Indices(), DELAY_S)
-    batch, timing = TimedDataset(delayed)[BatchKey(1, np.arange(samples))]
+    batch, timing = TimedDataset(Indices(), DELAY_S)[BatchKey(1, np.arange(samples))]
     assert batch[1].tolist() == list(range(samples))
     assert timing.wall_ns >= samples * DELAY_S * 1e9
     if samples == 40:
         assert timing.cpu_ns < timing.wall_ns / 2, "it sleeps"
-    assert len(delayed) == len(Indices())

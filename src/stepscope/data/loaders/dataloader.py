@@ -6,7 +6,6 @@ batch is lost or repeated: it depends on its key alone (`data.sample_order`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -34,20 +33,6 @@ class Noticed(NamedTuple):
 
     batch: Batch
     notices: tuple[Notice, ...]
-
-
-class DelayedDataset(Dataset[Any]):
-    """Delay the batches of another data set, to simulate a slower pipeline or disk."""
-
-    def __init__(self, dataset: Dataset[Any], delay_s: float) -> None:
-        self._dataset, self._delay_s = dataset, delay_s
-
-    def __len__(self) -> int:
-        return len(self._dataset)  # type: ignore[arg-type]
-
-    def __getitem__(self, key: BatchKey) -> Any:
-        time.sleep(self._delay_s * len(key.indices))
-        return self._dataset[key]
 
 
 def make_loader(
@@ -146,7 +131,8 @@ class RecoveringLoader:
         while True:
             try:
                 made = self._start() if self._made is None else self._made
-                item = self._worker_pool.next_of(made) if self._workers else next(made)
+                with self._worker_pool.awaiting(made):
+                    item = next(made)
             except LostWorker as lost:
                 self._fall_back(str(lost))
             else:

@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _set_SIGCHLD_handler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-T = TypeVar("T")
 Workers = Sequence[BaseProcess]
 
 # A connection to a worker breaks a moment before the worker has an exit code.
@@ -86,7 +85,8 @@ class WorkerPool:
         self._watch()
         try:
             self._starting = self._news = True  # a kept worker may have died since
-            made = self._wait(workers_of(kept), lambda: iter(loader))
+            with self.awaiting(kept):
+                made = iter(loader)
             _take_over(made)
             return made
         except BaseException as error:
@@ -100,17 +100,14 @@ class WorkerPool:
         finally:
             self._starting = False
 
-    def next_of(self, batches: Iterator[T]) -> T:
-        """Wait for a batch. Raises `LostWorker` if a worker has died."""
-        return self._wait(workers_of(batches), lambda: next(batches))
-
     def end(self, batches: Iterator[Any]) -> None:
         """Shut down the workers of a loader; kill them if one has died."""
         if not isinstance(batches, _MultiProcessingDataLoaderIter):
             return
         try:
             self._news = True
-            self._wait(workers_of(batches), batches._shutdown_workers)
+            with self.awaiting(batches):
+                batches._shutdown_workers()
         except LostWorker:
             end_at_once(batches)
 
@@ -126,23 +123,26 @@ class WorkerPool:
             signal.signal(signal.SIGCHLD, self._handler_before)
             self._watching = False
 
-    def _wait(self, workers: Workers, get: Callable[[], T]) -> T:
+    @contextlib.contextmanager
+    def awaiting(self, batches: Iterator[Any] | None) -> Iterator[None]:
+        """Wait for the workers of an iterator. Raises `LostWorker` if one of them has died."""
+        workers = workers_of(batches)
         try:
-            try:
-                self._awaited = workers  # first: from here on a death interrupts
-                if self._news:
-                    self._news = False
-                    if died := _died(workers):
-                        raise LostWorker(_describe(died))
-                return get()
-            finally:
-                self._awaited = ()
+            self._awaited = workers  # first: from here on a death interrupts
+            if self._news:
+                self._news = False
+                if died := _died(workers):
+                    raise LostWorker(_describe(died))
+            yield
         except (RuntimeError, OSError, EOFError) as error:
+            self._awaited = ()
             # Torch's own check found a dead worker, or the connection to one broke.
             ended = _ended(workers)
             if not ended:
                 raise
             raise LostWorker(_describe(ended)) from error
+        finally:
+            self._awaited = ()
 
     def _watch(self) -> None:
         # Only the main thread can set a handler; otherwise torch's own check must do.
