@@ -20,8 +20,8 @@ from machine_trees import (
 from stepscope.hardware.conditions import describe_conditions, describe_end, read_conditions
 from stepscope.hardware.host import swap_areas
 from stepscope.hardware.jetson import (
+    JETPACKS,
     board,
-    jetpack_of,
     mode_number,
     power_mode,
     power_modes,
@@ -76,7 +76,7 @@ def test_what_a_machine_does_not_tell_has_a_reason(tmp_path, tree):
 )
 def test_a_jetson_names_its_software(tmp_path, tree, release, jetpack):
     assert tegra_release(write_tree(tree, tmp_path)).value == release
-    assert jetpack_of(release) == jetpack
+    assert JETPACKS[release] == jetpack
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from machine_trees import (
     write_tree,
 )
 
-from stepscope.hardware.energy import EVERYTHING, SensorError, find_sensors
+from stepscope.errors import MachineError
+from stepscope.hardware.energy import EVERYTHING, find_sensors
 from stepscope.records import energy_readings
 from stepscope.records.energy_readings import widest
 
@@ -114,10 +115,10 @@ def test_a_counter_that_is_gone_or_is_no_file_raises_with_its_path(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     package = next(each for each in find_sensors(root).working if each.domain == "package-0")
     (root / ZONE / "energy_uj").unlink()
-    with pytest.raises(SensorError, match=r"energy_uj does not exist"):
+    with pytest.raises(MachineError, match=r"energy_uj does not exist"):
         package.read()
     (root / ZONE / "energy_uj").mkdir()
-    with pytest.raises(SensorError, match="cannot be read"):
+    with pytest.raises(MachineError, match="cannot be read"):
         package.read()
 
 
@@ -125,7 +126,7 @@ def test_a_counter_that_is_gone_or_is_no_file_raises_with_its_path(tmp_path):
 def test_a_counter_for_root_alone_says_so(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     (root / ZONE / "energy_uj").chmod(0)
-    assert "root only" in find_sensors(root).refused["rapl intel-rapl:0 package-0"]
+    assert "only root can read" in find_sensors(root).refused["rapl intel-rapl:0 package-0"]
 
 
 def test_a_rail_of_an_unknown_board_is_read_and_never_added(tmp_path):

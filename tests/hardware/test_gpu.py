@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from stepscope.errors import MachineError
 from stepscope.hardware import gpu
-from stepscope.hardware.energy import SensorError, gpu_nvml
+from stepscope.hardware.energy import gpu_nvml
 
 # ruff: noqa: N802 (the names of NVML)
 
@@ -74,13 +75,13 @@ def test_a_gpu_that_refuses_both_questions_raises_at_each(tmp_path):
     sensors = gpu_nvml.find(tmp_path, lambda root: gpu.gpus_of(RefusingNvml()))
     assert [sensor.kind for sensor in sensors] == ["counter", "power"]
     for sensor in sensors:
-        with pytest.raises(SensorError, match=r"NVML refuses .* on GPU 0: Not Supported"):
+        with pytest.raises(MachineError, match=r"NVML refuses .* on GPU 0: Not Supported"):
             sensor.read()
 
 
 def test_a_gpu_without_a_counter_has_its_power(tmp_path):
     counter, power = gpu_nvml.find(tmp_path, lambda root: gpu.gpus_of(PowerOnlyNvml()))
-    with pytest.raises(SensorError):
+    with pytest.raises(MachineError):
         counter.read()
     assert power.read() == pytest.approx(61.5)
 
@@ -92,7 +93,7 @@ def test_a_gpu_without_the_library_names_the_extra(tmp_path):
     def missing() -> object:
         raise ModuleNotFoundError("pynvml")
 
-    with pytest.raises(gpu.NvmlError, match=r"stepscope\[energy\]"):
+    with pytest.raises(MachineError, match=r"stepscope\[energy\]"):
         gpu.find_gpus(tmp_path, missing)
 
 
@@ -100,7 +101,7 @@ def test_the_real_library_without_a_driver_is_refused_in_words(tmp_path):
     pytest.importorskip("pynvml")
     if gpu.may_have_gpu(Path("/")):
         pytest.skip("this machine has a driver")
-    with pytest.raises(gpu.NvmlError, match="NVML does not start"):
+    with pytest.raises(MachineError, match="NVML does not start"):
         gpu.gpus_of(importlib.import_module("pynvml"))
 
 

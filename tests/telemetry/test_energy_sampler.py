@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from stepscope.hardware.energy import Kind, Sensor, SensorError, Sensors
+from stepscope.errors import MachineError
+from stepscope.hardware.energy import Kind, Sensor, Sensors
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.table import read_table
@@ -25,7 +26,7 @@ def scripted(
     def read() -> float:
         value = next(left)
         if isinstance(value, str):
-            raise SensorError(value)
+            raise MachineError(value)
         return value
 
     kind: Kind = about.pop("kind", "counter")

@@ -8,10 +8,10 @@ from stepscope.doctor.check import APPLY, absent, checked, compared
 from stepscope.errors import RequestError
 from stepscope.hardware.cpu_clock import FIXED, memory_clock
 from stepscope.hardware.jetson import (
+    JETPACKS,
     board,
     is_jetson,
     is_virtual,
-    jetpack_of,
     power_mode,
     power_modes,
     protocol_mode,
@@ -61,7 +61,7 @@ def _jetpack(root: Path) -> MachineCheck:
     release = tegra_release(root)
     if release.value is None:
         return absent("jetpack", release.reason, why)
-    version = jetpack_of(release.value)
+    version = JETPACKS.get(release.value)
     found = f"L4T {release.value}" + (f", JetPack {version}" if version else "")
     return checked("jetpack", found, why)
 

@@ -25,8 +25,6 @@ def _medium(root: Path, data_dir: Path) -> MachineCheck:
     if found.value is None:
         return absent("storage", found.reason, why)
     medium = found.value
-    if medium.kind is None:
-        return absent("storage", f"{medium.reason}", why)
     device = f", {medium.device}" if medium.device else ""
     over_usb = " over USB" if medium.over_usb else ""
     where = f"{data_dir} is on: {medium.kind}{over_usb} ({medium.file_system}{device})"

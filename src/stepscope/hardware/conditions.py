@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 from stepscope.hardware.cpu_clock import OFF, ON, clocks, governor, memory_clock, turbo
 from stepscope.hardware.host import swap_areas
@@ -47,23 +48,14 @@ def describe_conditions(root: Path) -> MachineConditions:
     """Return the conditions as plain values for a record, with reasons in `absent`."""
     read = read_conditions(root)
     warmth = temperature_c(root)
-    reasons = {
-        **{name: reading.reason for name, reading in read.items()},
-        "temperature_c": warmth.reason,
-    }
-    return {
-        "board": read["board"].value,
-        "power_mode": read["power_mode"].value,
-        "governor": read["governor"].value,
-        "clocks": read["clocks"].value,
-        "memory_clock": read["memory_clock"].value,
-        "fan": read["fan"].value,
-        "turbo": read["turbo"].value,
-        "swap": read["swap"].value,
-        "clock_source": read["clock_source"].value,
+    reasons = {name: reading.reason for name, reading in read.items()}
+    reasons["temperature_c"] = warmth.reason
+    described = {
+        **{name: reading.value for name, reading in read.items()},
         "temperature_c": {"start": warmth.value, "end": None},
         "absent": {name: reason for name, reason in reasons.items() if reason is not None},
     }
+    return cast("MachineConditions", described)
 
 
 def describe_end(before: MachineConditions, root: Path) -> MachineConditions:

@@ -23,7 +23,7 @@ _TURBO = ((f"{_CPU}/intel_pstate/no_turbo", "1"), (f"{_CPU}/cpufreq/boost", "0")
 # Names of on-chip GPUs in devfreq: Tegra's, and others that contain gpu.
 _ON_CHIP_GPUS = ("*gpu*", "*.gp10b", "*.gv11b", "*.ga10b")
 # Files of a Jetson that lock, set and bound the clock: Xavier and later; Nano.
-_MEMORY_CLOCKS = (
+MEMORY_CLOCKS = (
     (
         "sys/kernel/debug/bpmp/debug/clk/emc/mrq_rate_locked",
         "sys/kernel/debug/bpmp/debug/clk/emc/rate",
@@ -111,7 +111,7 @@ def turbo(root: Path) -> Reading[str]:
 
 def memory_clock_files(root: Path) -> tuple[Path, Path, Path] | None:
     """Return the files that lock, set and bound a board's memory clock."""
-    for names in _MEMORY_CLOCKS:
+    for names in MEMORY_CLOCKS:
         hold, rate, highest = (root / name for name in names)
         if read_integer(hold).value is not None:
             return hold, rate, highest
@@ -123,7 +123,7 @@ def memory_clock(root: Path) -> Reading[str]:
     files = memory_clock_files(root)
     if files is not None:
         return Reading(FIXED if read_integer(files[0]).value else SCALING)
-    tried = [read_integer(root / names[0]).reason or "" for names in _MEMORY_CLOCKS]
+    tried = [read_integer(root / names[0]).reason or "" for names in MEMORY_CLOCKS]
     denied = [reason for reason in tried if "cannot be read" in reason or "wanted" in reason]
     none = "no memory clock (a Jetson shows it to root)"
     return Reading(None, denied[0] if denied else none)

@@ -22,13 +22,12 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Medium:
-    """The storage below a folder; `kind` is None, with a reason, where it is unknown."""
+    """The storage below a folder."""
 
-    kind: Kind | None
+    kind: Kind
     file_system: str
-    device: str | None
-    over_usb: bool
-    reason: str | None = None
+    device: str | None = None
+    over_usb: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,10 @@ def medium_under(folder: Path, root: Path) -> Reading[Medium]:
         return Reading(None, f"{root / 'proc/self/mountinfo'} does not list the mount of {there}")
     number, file_system, source = mount
     if file_system.startswith(_IN_MEMORY):
-        return Reading(Medium("memory", file_system, None, over_usb=False))
+        return Reading(Medium("memory", file_system))
     if file_system.startswith(_NETWORK) and file_system != _LOCAL:
-        return Reading(Medium("network", file_system, source, over_usb=False))
-    return Reading(_of_disk(number, source, file_system, root))
+        return Reading(Medium("network", file_system, source))
+    return _of_disk(number, source, file_system, root)
 
 
 def read_some(
@@ -137,7 +136,7 @@ def _mount_of(path: Path, root: Path) -> tuple[str, str, str] | None:
     return found
 
 
-def _of_disk(number: str, source: str, file_system: str, root: Path) -> Medium:
+def _of_disk(number: str, source: str, file_system: str, root: Path) -> Reading[Medium]:
     """Return the medium of a block device: that of a partition's disk or of a mapped device."""
     entry = root / "sys/dev/block" / number
     if not is_there(entry) and source.startswith("/dev/"):
@@ -145,12 +144,10 @@ def _of_disk(number: str, source: str, file_system: str, root: Path) -> Medium:
         device = Path(os.path.realpath(root / source.lstrip("/")))
         entry = root / "sys/class/block" / device.name
     if not is_there(entry):
-        hidden = f"{file_system} hides its disk ({entry} does not exist)"
-        return Medium(None, file_system, None, over_usb=False, reason=hidden)
+        return Reading(None, f"{file_system} hides its disk ({entry} does not exist)")
     disk = _disk_below(entry.resolve())
     name = disk.name
-    over_usb = any(part.startswith("usb") for part in disk.parts)
-    kind: Kind | None
+    kind: Kind
     if name.startswith("nvme"):
         kind = "NVMe SSD"
     elif name.startswith("mmcblk"):
@@ -158,10 +155,12 @@ def _of_disk(number: str, source: str, file_system: str, root: Path) -> Medium:
     elif name.startswith(("vd", "xvd")):
         kind = "virtual disk"
     else:
-        rotates = read_text(disk / "queue/rotational").value
-        kind = None if rotates is None else "HDD" if rotates == "1" else "SSD"
-    reason = None if kind else f"{disk / 'queue/rotational'} is missing"
-    return Medium(kind, file_system, name, over_usb=over_usb, reason=reason)
+        rotates = read_text(disk / "queue/rotational")
+        if rotates.value is None:
+            return Reading(None, rotates.reason)
+        kind = "HDD" if rotates.value == "1" else "SSD"
+    over_usb = any(part.startswith("usb") for part in disk.parts)
+    return Reading(Medium(kind, file_system, name, over_usb))
 
 
 def _disk_below(device: Path) -> Path:
@@ -176,12 +175,11 @@ def caches_beyond_reach(path: Path, cold_share: float | None) -> list[str]:
     found = []
     if cold_share is not None and cold_share < 1:
         found.append(f"the page cache: {1 - cold_share:.1%} of the data stayed in it")
-    mount = _mount_of(path.resolve(), Path("/"))
-    kind = "" if mount is None else mount[1]
-    if kind.startswith(_IN_MEMORY):
-        found.append(f"all of it: the data is in memory ({kind})")
-    elif kind.startswith(_NETWORK):
-        found.append(f"the file server's ({kind})")
+    medium = medium_under(path, Path("/")).value
+    if medium is not None and medium.kind == "memory":
+        found.append(f"all of it: the data is in memory ({medium.file_system})")
+    elif medium is not None and medium.kind == "network":
+        found.append(f"the file server's ({medium.file_system})")
     else:
         found.append("the drive's own")
     if is_virtual(Path("/")):

@@ -19,10 +19,6 @@ from stepscope.hardware.procfs import is_there, read_integer, system_root
 _DEVICE_FILES = ("dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu", "proc/driver/nvidia")
 
 
-class NvmlError(MachineError):
-    """NVML, or a query to it, is not available; the text has the reason."""
-
-
 @dataclass(frozen=True)
 class Gpu:
     """A GPU as NVML knows it; `ask` calls one of its queries."""
@@ -32,11 +28,11 @@ class Gpu:
     library: Any
 
     def ask(self, query: str, *arguments: Any) -> Any:
-        """Return the result of a query for this GPU."""
+        """Return the result of a query for this GPU; raise MachineError if NVML refuses it."""
         try:
             return getattr(self.library, query)(self.handle, *arguments)
         except (self.library.NVMLError, AttributeError) as error:
-            raise NvmlError(f"NVML refuses {query} on GPU {self.index}: {error}") from error
+            raise MachineError(f"NVML refuses {query} on GPU {self.index}: {error}") from error
 
 
 def may_have_gpu(root: Path) -> bool:
@@ -45,13 +41,13 @@ def may_have_gpu(root: Path) -> bool:
 
 
 def gpus_of(library: Any) -> list[Gpu]:
-    """List the GPUs that a library, once started, knows."""
+    """List the GPUs that a library, once started, knows; raise MachineError if it fails."""
     try:
         library.nvmlInit()
         count = library.nvmlDeviceGetCount()
         handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
     except library.NVMLError as error:
-        raise NvmlError(f"NVML does not start: {error}") from error
+        raise MachineError(f"NVML does not start: {error}") from error
     return [Gpu(index, handle, library) for index, handle in enumerate(handles)]
 
 
@@ -67,7 +63,7 @@ def find_gpus(root: Path, library: Callable[[], Any] = _library) -> list[Gpu]:
     try:
         loaded = library()
     except ImportError as error:
-        raise NvmlError(
+        raise MachineError(
             "an NVIDIA GPU needs nvidia-ml-py, which is not installed: "
             "pip install 'stepscope[energy]'"
         ) from error
@@ -86,7 +82,7 @@ def used_bytes(device_uuid: str, process_id: int, gpus: Sequence[Gpu] | None = N
                 for each in gpu.ask("nvmlDeviceGetComputeRunningProcesses"):
                     if each.pid == process_id and each.usedGpuMemory is not None:
                         return int(each.usedGpuMemory)
-    except NvmlError:
+    except MachineError:
         return None
     return None
 
@@ -128,7 +124,7 @@ class Devices:
     def __init__(self, root: Path) -> None:
         try:
             self._gpus = find_gpus(root)
-        except NvmlError:  # the energy sensors report the reason
+        except MachineError:  # the energy sensors report the reason
             self._gpus = []
         self._on_chip = next(iter(gpus_on_chip(root)), None)
         self._loads = [root / name for name in _LOADS_ELSEWHERE]
@@ -168,6 +164,6 @@ def _of_gpu(gpu: Gpu) -> DeviceFigures:
 def _asked(gpu: Gpu, query: str, *arguments: int) -> float | None:
     try:
         answer = gpu.ask(query, *arguments)
-    except NvmlError:  # an Orin refuses most queries
+    except MachineError:  # an Orin refuses most queries
         return None
     return float(getattr(answer, "gpu", answer))

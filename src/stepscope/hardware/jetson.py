@@ -8,7 +8,7 @@ from pathlib import Path
 from stepscope.hardware.procfs import Reading, is_there, read_name, read_text
 
 # JetPacks by version of Linux for Tegra: https://developer.nvidia.com/embedded/jetson-linux-archive
-_JETPACKS = {
+JETPACKS = {
     "32.4.3": "4.4",
     "32.4.4": "4.4.1",
     "32.5.0": "4.5",
@@ -66,11 +66,6 @@ def tegra_release(root: Path) -> Reading[str]:
         return Reading(None, f"{root / 'etc/nv_tegra_release'} has no release")
     numbers = [found[1], *found[2].rstrip(".").split("."), "0"]
     return Reading(".".join(numbers[:3]))
-
-
-def jetpack_of(release: str) -> str | None:
-    """Return the JetPack of a version of Linux for Tegra, if known."""
-    return _JETPACKS.get(release)
 
 
 MODES = "etc/nvpmodel.conf"

@@ -1,10 +1,13 @@
-"""The machine settings that stepscope can change: one knob for each condition."""
+"""The machine settings that stepscope can change: one knob for each condition.
+
+A knob returns the contents of files that give its condition a value, or raises MachineError if this
+machine cannot have that value.
+"""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from stepscope.errors import MachineError
@@ -16,29 +19,21 @@ State = dict[str, str]  # contents of files below the root, by relative path
 
 _NVPMODEL = "usr/sbin/nvpmodel"
 _WITHIN_S = 60
+# The kernel sets these rates itself once the memory clock is no longer locked.
+_NOT_RESTORED = {rate for _, rate, _ in cpu_clock.MEMORY_CLOCKS}
 
 
-@dataclass(frozen=True)
-class Knob:
-    """One condition that can be set.
-
-    `files` lists the files whose content is saved and restored; `wanted` returns the content for a
-    value, or raises MachineError if this machine cannot have it.
-    """
-
-    name: str
-    files: Callable[[Path], list[Path]]
-    wanted: Callable[[Path, str], State]
-
-    def state(self, root: Path) -> State:
-        """Return the current content of its files, to restore it later."""
-        found = {}
-        for file in self.files(root):
-            current = _read(_relative(file, root), root)
-            if current.value is None:
-                raise MachineError(f"{self.name} could not be restored later: {current.reason}.")
-            found[_relative(file, root)] = current.value
-        return found
+def state_before(name: str, wanted: State, root: Path) -> State:
+    """Return the current content of the files that a knob sets, to restore it later."""
+    found = {}
+    for path in wanted:
+        if path in _NOT_RESTORED:
+            continue
+        current = _read(path, root)
+        if current.value is None:
+            raise MachineError(f"{name} could not be restored later: {current.reason}.")
+        found[path] = current.value
+    return found
 
 
 def write(state: State, root: Path) -> None:
@@ -99,61 +94,38 @@ def _set_power_mode(status: str, root: Path) -> None:
         )
 
 
-def _wanted_power_mode(root: Path, value: str) -> State:
+def _power_mode(root: Path, value: str) -> State:
     number = jetson.number_of(value, root)
     if number is None:
-        known = ", ".join(jetson.power_modes(root).values()) or "none"
-        raise MachineError(f"power_mode: this machine has no mode {value}. Available: {known}.")
+        raise _refused("power_mode", ", ".join(jetson.power_modes(root).values()), value)
     return {jetson.STATUS: _status(number)}
 
 
-def _governor_files(root: Path) -> list[Path]:
-    return [policy / "scaling_governor" for policy in cpu_clock.policies(root)]
+def _governor(root: Path, value: str) -> State:
+    _check_can_be("governor", value, cpu_clock.governors(root))
+    policies = cpu_clock.policies(root)
+    return {_relative(policy / "scaling_governor", root): value for policy in policies}
 
 
-def _wanted_governor(root: Path, value: str) -> State:
-    known = cpu_clock.governors(root)
-    if value not in known:
-        has = ", ".join(known) or "none"
-        raise MachineError(f"governor: this machine has no governor {value}. Available: {has}.")
-    return {_relative(file, root): value for file in _governor_files(root)}
-
-
-def _turbo_files(root: Path) -> list[Path]:
-    found = cpu_clock.turbo_file(root)
-    return [] if found is None else [found[0]]
-
-
-def _wanted_turbo(root: Path, value: str) -> State:
+def _turbo(root: Path, value: str) -> State:
     _check_can_be("turbo", value, (ON, OFF))
     found = cpu_clock.turbo_file(root)
-    if found is None:
-        raise MachineError(f"turbo: {cpu_clock.turbo(root).reason}.")
+    assert found is not None, "turbo is a condition of this machine"
     file, off = found
     on = "0" if off == "1" else "1"
     return {_relative(file, root): off if value == OFF else on}
 
 
-def _lowest_clocks(root: Path) -> list[Path]:
-    return [low for low, _ in cpu_clock.clock_ranges(root)]
-
-
-def _wanted_clocks(root: Path, value: str) -> State:
+def _clocks(root: Path, value: str) -> State:
     _check_can_be("clocks", value, (FIXED,))
     highest = {low: read_text(high).value for low, high in cpu_clock.clock_ranges(root)}
     return {_relative(low, root): text for low, text in highest.items() if text is not None}
 
 
-def _memory_clock_files(root: Path) -> list[Path]:
-    files = cpu_clock.memory_clock_files(root)
-    return [] if files is None else [files[0]]
-
-
-def _wanted_memory_clock(root: Path, value: str) -> State:
+def _memory_clock(root: Path, value: str) -> State:
     _check_can_be("memory_clock", value, (FIXED,))
     files = cpu_clock.memory_clock_files(root)
-    if files is None:
-        raise MachineError(f"memory_clock: {cpu_clock.memory_clock(root).reason}.")
+    assert files is not None, "the memory clock is a condition of this machine"
     hold, rate, highest = files
     fastest = read_text(highest)
     if fastest.value is None:
@@ -161,26 +133,24 @@ def _wanted_memory_clock(root: Path, value: str) -> State:
     return {_relative(hold, root): "1", _relative(rate, root): fastest.value}
 
 
-def _fan_files(root: Path) -> list[Path]:
-    files = (thermal.control_file(root), thermal.speed_file(root))
-    return [file for file in files if file is not None]
-
-
-def _wanted_fan(root: Path, value: str) -> State:
-    files = _fan_files(root)
-    if thermal.speed_file(root) is None:
-        raise MachineError(f"fan: {thermal.fan(root).reason}.")
+def _fan(root: Path, value: str) -> State:
     known = value.isascii() and value.isdecimal() and int(value) <= thermal.FASTEST
     if value != thermal.MAX and not known:
-        raise MachineError(f"fan: wanted max, or 0 to {thermal.FASTEST}; found {value}.")
-    *control, speed = [_relative(file, root) for file in files]
-    kernel_off = dict.fromkeys(control, "0")
-    return {**kernel_off, speed: str(thermal.FASTEST) if value == thermal.MAX else value}
+        raise _refused("fan", f"max, or 0 to {thermal.FASTEST}", value)
+    control, speed = thermal.control_file(root), thermal.speed_file(root)
+    assert speed is not None, "the fan is a condition of this machine"
+    kernel_off = {} if control is None else {_relative(control, root): "0"}
+    speed_text = str(thermal.FASTEST) if value == thermal.MAX else value
+    return {**kernel_off, _relative(speed, root): speed_text}
 
 
-def _check_can_be(name: str, value: str, known: tuple[str, ...]) -> None:
+def _check_can_be(name: str, value: str, known: Iterable[str]) -> None:
     if value not in known:
-        raise MachineError(f"{name}: wanted {' or '.join(known)}, found {value}.")
+        raise _refused(name, ", ".join(known), value)
+
+
+def _refused(name: str, known: str, value: str) -> MachineError:
+    return MachineError(f"{name}: wanted {known or 'nothing'}; found {value}.")
 
 
 def _relative(file: Path, root: Path) -> str:
@@ -188,14 +158,11 @@ def _relative(file: Path, root: Path) -> str:
 
 
 # In the order of setting, and restored in reverse: a power mode limits the clocks.
-KNOBS = {
-    knob.name: knob
-    for knob in (
-        Knob("power_mode", lambda root: [root / jetson.STATUS], _wanted_power_mode),
-        Knob("governor", _governor_files, _wanted_governor),
-        Knob("turbo", _turbo_files, _wanted_turbo),
-        Knob("clocks", _lowest_clocks, _wanted_clocks),
-        Knob("memory_clock", _memory_clock_files, _wanted_memory_clock),
-        Knob("fan", _fan_files, _wanted_fan),
-    )
+KNOBS: Mapping[str, Callable[[Path, str], State]] = {
+    "power_mode": _power_mode,
+    "governor": _governor,
+    "turbo": _turbo,
+    "clocks": _clocks,
+    "memory_clock": _memory_clock,
+    "fan": _fan,
 }

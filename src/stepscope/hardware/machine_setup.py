@@ -15,7 +15,7 @@ from stepscope.files import STATE_VARIABLE, is_chosen, replace_file, state_folde
 from stepscope.hardware.conditions import CONDITIONS
 from stepscope.hardware.cpu_clock import FIXED, governors
 from stepscope.hardware.jetson import STATUS, protocol_mode
-from stepscope.hardware.machine_knobs import KNOBS, State, not_yet, write
+from stepscope.hardware.machine_knobs import KNOBS, State, not_yet, state_before, write
 from stepscope.hardware.thermal import MAX
 from stepscope.records.types import MachineChange
 
@@ -145,8 +145,8 @@ def changes(wanted: Mapping[str, str], root: Path) -> list[MachineChange]:
         now = CONDITIONS[name](root)
         if now.value is None:
             raise MachineError(f"{name}: wanted {wanted[name]}, found {now.reason}.")
-        aim, state = knob.wanted(root, wanted[name]), knob.state(root)
-        if not_yet({path: text for path, text in aim.items() if path in state}, root):
+        aim = knob(root, wanted[name])
+        if not state_before(name, aim, root).items() <= aim.items():
             found.append({"name": name, "before": now.value, "after": wanted[name]})
     return found
 
@@ -155,17 +155,20 @@ def apply(planned: list[MachineChange], root: Path) -> None:
     """Make the planned changes; if one fails, restore the others."""
     if not planned:
         return
-    kept = {each["name"]: KNOBS[each["name"]].state(root) for each in planned}
+    wanted = {each["name"]: each["after"] for each in planned}
+    kept = {
+        name: state_before(name, KNOBS[name](root, value), root) for name, value in wanted.items()
+    }
     keep(kept, root)
     try:
-        for change in planned:
-            # Read only now: a new power mode changes the highest clock and the online CPUs.
-            name = change["name"]
-            now = KNOBS[name].state(root)
+        for name, value in wanted.items():
+            # Only now: a new power mode changes the highest clock and the online CPUs.
+            aim = KNOBS[name](root, value)
+            now = state_before(name, aim, root)
             if now.keys() - kept[name].keys():
                 kept[name] = now | kept[name]
                 _write(kept, kept_file(root), root, Path.replace)
-            write(KNOBS[name].wanted(root, change["after"]), root)
+            write(aim, root)
     except BaseException:
         restore(root)
         raise

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import psutil
 
@@ -75,7 +76,8 @@ def read_tree(main: psutil.Process) -> TreeReading | None:
     if rss == 0:
         return None  # a zombie: it has ended and was not waited for
     status = status_bytes(main.pid)
-    worker_cpu = [used for worker in workers if (used := _cpu_s(worker)) is not None]
+    worker_cpu = [used for worker in workers if (used := _ask(worker, "cpu_times")) is not None]
+    read = [_ask(process, "io_counters") for process in (main, *workers)]
     processes = (main, *workers)
     statuses = [status, *(status_bytes(worker.pid) for worker in workers)]
     return TreeReading(
@@ -85,8 +87,8 @@ def read_tree(main: psutil.Process) -> TreeReading | None:
         shared_rss_bytes=status.get("RssShmem"),
         workers=len(worker_cpu),
         main_cpu_s=cpu.user + cpu.system,
-        workers_cpu_s=sum(worker_cpu),
-        read_bytes=_total([_read_bytes(process) for process in processes]),
+        workers_cpu_s=sum(used.user + used.system for used in worker_cpu),
+        read_bytes=_total([getattr(each, "read_bytes", None) for each in read]),
         major_faults=_total([_major_faults(process.pid) for process in processes]),
         swap_bytes=_total([each.get("VmSwap") for each in statuses]),
         workers_private_bytes=None if workers else 0,
@@ -135,10 +137,7 @@ class WorkerMemory:
 
 def resident_bytes(process: psutil.Process) -> int | None:
     """Return the resident size of one process, in some 20 µs; None when it has ended."""
-    try:
-        return int(process.memory_info().rss) or None
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None
+    return getattr(_ask(process, "memory_info"), "rss", 0) or None
 
 
 def youngest_child(process: psutil.Process) -> psutil.Process | None:
@@ -159,28 +158,18 @@ def _total(values: list[int | None], nothing: int | None = None) -> int | None:
     return sum(known) if known else nothing
 
 
-def _cpu_s(process: psutil.Process) -> float | None:
+def _ask(process: psutil.Process, query: str) -> Any:
+    """Return psutil's answer; None if the process has ended, or the system has no such figure."""
     try:
-        used = process.cpu_times()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None
-    return float(used.user + used.system)
-
-
-def _read_bytes(process: psutil.Process) -> int | None:
-    try:
-        return int(process.io_counters().read_bytes)
+        return getattr(process, query)()
     except (psutil.NoSuchProcess, psutil.AccessDenied, AttributeError):
-        return None  # macOS has no such counter
+        return None
 
 
 def _sizes(process: psutil.Process) -> tuple[int | None, int | None]:
     """Return the proportional and the private size."""
-    try:
-        full = process.memory_full_info()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None, None
-    return getattr(full, "pss", None), full.uss
+    full = _ask(process, "memory_full_info")
+    return getattr(full, "pss", None), getattr(full, "uss", None)
 
 
 def _major_faults(pid: int) -> int | None:

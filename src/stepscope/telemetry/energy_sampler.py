@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time
 
-from stepscope.hardware.energy import Sensor, SensorError, Sensors, find_sensors
+from stepscope.errors import MachineError
+from stepscope.hardware.energy import Sensor, Sensors, find_sensors
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
@@ -97,7 +98,7 @@ class EnergyReader:
         sensor, reason = domain.sensor, None
         try:
             value = domain.read(time_s)
-        except SensorError as error:
+        except MachineError as error:
             domain.failures += 1
             reason = str(error) if domain.failures >= _PATIENCE else None
         else:
@@ -135,7 +136,7 @@ def read_idle(
         for sensor in first.values():
             try:
                 readings[sensor.name].append((round(time_s, 6), sensor.read()))
-            except SensorError:
+            except MachineError:
                 readings.pop(sensor.name)
                 first = {name: each for name, each in first.items() if each is not sensor}
         go_on = time_s < IDLE_S and wait(READ_EVERY_S)
@@ -155,7 +156,7 @@ def _refresh_s(sensor: Sensor, clock_ns: Callable[[], int], moment_s: float) -> 
     while len(changes_s) < _CHANGES and (now := seconds(clock_ns() - began_ns)) < moment_s:
         try:
             value = sensor.read()
-        except SensorError:
+        except MachineError:
             return None
         if value != last:
             changes_s.append(now)

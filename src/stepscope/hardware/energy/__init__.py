@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.errors import MachineError
 from stepscope.hardware.energy import battery, board_rails, cpu_rapl, gpu_nvml
-from stepscope.hardware.energy.sensor import EVERYTHING, Kind, Sensor, SensorError
+from stepscope.hardware.energy.sensor import EVERYTHING, Kind, Sensor
 
-__all__ = ["EVERYTHING", "Kind", "Sensor", "SensorError", "Sensors", "find_sensors"]
+__all__ = ["EVERYTHING", "Kind", "Sensor", "Sensors", "find_sensors"]
 
 # Of several that cover the whole machine, the first is preferred.
 _FAMILIES: dict[str, Callable[[Path], list[Sensor]]] = {
@@ -51,13 +52,13 @@ def find_sensors(root: Path) -> Sensors:
     for family, find in _FAMILIES.items():
         try:
             found = find(root)
-        except SensorError as error:
+        except MachineError as error:
             refused[family] = str(error)
             continue
         for sensor in found:
             try:
                 sensor.read()
-            except SensorError as error:
+            except MachineError as error:
                 refused[sensor.name] = str(error)
             else:
                 working.append(sensor)

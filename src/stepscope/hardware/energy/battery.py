@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, SensorError, read_number, word_in
+from stepscope.errors import MachineError
+from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, read_number, word_in
 from stepscope.hardware.procfs import is_there, matching
 
 _MICRO = 1e-6
@@ -33,7 +34,7 @@ def _is_ours(supply: Path) -> bool:
 def _power_w(supply: Path) -> float:
     status = word_in(supply / "status")
     if status != "Discharging":
-        raise SensorError(
+        raise MachineError(
             f"{supply} is {(status or 'of unknown status').lower()}: a battery measures the power "
             "of the machine only while it discharges"
         )

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, SensorError, read_number, word_in
+from stepscope.errors import MachineError
+from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, read_number, word_in
 from stepscope.hardware.procfs import is_there, matching
 
 _MILLI, _MICRO = 1e-3, 1e-6
@@ -97,5 +98,5 @@ def _product_w(volts: Path, amperes: Path) -> float:
 
 def _plausible(file: Path, power_w: float) -> float:
     if power_w < 0:
-        raise SensorError(f"{file}: expected a power of 0 W or more, found {power_w:g} W")
+        raise MachineError(f"{file}: expected a power of 0 W or more, found {power_w:g} W")
     return power_w

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, SensorError, read_number, word_in
+from stepscope.errors import MachineError
+from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, read_number, word_in
 from stepscope.hardware.procfs import is_there, matching
 
 _MICRO = 1e-6
@@ -48,5 +49,5 @@ def _of_zone(zone: Path) -> Sensor | None:
 def _range_j(zone: Path) -> float | None:
     try:
         return read_number(zone / "max_energy_range_uj", _MICRO) or None
-    except SensorError:  # without a range, a wrap looks like a jump back
+    except MachineError:  # without a range, a wrap looks like a jump back
         return None

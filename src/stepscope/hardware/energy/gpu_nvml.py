@@ -10,40 +10,24 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from stepscope.hardware.energy.sensor import Sensor, SensorError
-from stepscope.hardware.gpu import Gpu, NvmlError, find_gpus
+from stepscope.hardware.energy.sensor import Kind, Sensor
+from stepscope.hardware.gpu import Gpu, find_gpus
 
 _MILLI = 1e-3
+_QUERIES: tuple[tuple[str, Kind, str], ...] = (
+    ("energy", "counter", "nvmlDeviceGetTotalEnergyConsumption"),
+    ("power", "power", "nvmlDeviceGetPowerUsage"),
+)
 
 
 def find(root: Path, gpus: Callable[[Path], list[Gpu]] = find_gpus) -> list[Sensor]:
     """List counter and power of every GPU, the counter first."""
-    try:
-        found = gpus(root)
-    except NvmlError as error:
-        raise SensorError(str(error)) from error
     return [
-        sensor
-        for gpu in found
-        for sensor in (
-            Sensor(
-                f"nvml energy {gpu.index}",
-                f"gpu{gpu.index}",
-                "counter",
-                partial(_ask, gpu, "nvmlDeviceGetTotalEnergyConsumption"),
-            ),
-            Sensor(
-                f"nvml power {gpu.index}",
-                f"gpu{gpu.index}",
-                "power",
-                partial(_ask, gpu, "nvmlDeviceGetPowerUsage"),
-            ),
-        )
+        Sensor(f"nvml {name} {gpu.index}", f"gpu{gpu.index}", kind, partial(_ask, gpu, query))
+        for gpu in gpus(root)
+        for name, kind, query in _QUERIES
     ]
 
 
 def _ask(gpu: Gpu, query: str) -> float:
-    try:
-        return float(gpu.ask(query)) * _MILLI
-    except NvmlError as error:
-        raise SensorError(str(error)) from error
+    return float(gpu.ask(query)) * _MILLI

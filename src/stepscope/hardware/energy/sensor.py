@@ -16,17 +16,13 @@ Kind = Literal["counter", "power"]
 EVERYTHING = "*"  # the domain contains all others of this machine
 
 
-class SensorError(MachineError):
-    """A sensor does not answer; the text has the reason."""
-
-
 @dataclass(frozen=True)
 class Sensor:
     """A source of energy or power readings.
 
     Two sensors of the same domain measure the same thing: the second replaces the first when it
     fails. `read` returns joules from a counter and watts from a power sensor, or raises
-    SensorError. `contains` names the domains that are part of this one; `range_j` is where a
+    MachineError. `contains` names the domains that are part of this one; `range_j` is where a
     counter restarts at 0. A rail with unknown consumers is not `addable` to others.
     """
 
@@ -56,8 +52,8 @@ def read_number(file: Path, scale: float = 1.0) -> float:
     if found.value is not None:
         return found.value * scale
     if is_there(file) and not os.access(file, os.R_OK):
-        raise SensorError(f"only root can read {file}. Run as root, or chmod a+r it")
-    raise SensorError(found.reason or f"{file} is empty")
+        raise MachineError(f"only root can read {file}. Run as root, or chmod a+r it")
+    raise MachineError(found.reason or f"{file} is empty")
 
 
 def word_in(file: Path) -> str | None:
