@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from stepscope.data.loaders.dataloader import Batches
     from stepscope.data.object_store.bucket import StoredSplit
-    from stepscope.data.object_store.download import DownloadProgress
     from stepscope.data.object_store.store_client import RequestStats
+    from stepscope.data.object_store.store_process import DownloadProgress
     from stepscope.data.samples import MemorySamples, RecordFiles
 
 Split = Literal["train", "test"]

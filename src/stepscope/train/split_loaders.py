@@ -21,9 +21,9 @@ from stepscope.data.datasets.synthetic import DirectLoader, SyntheticBatches
 from stepscope.data.loaders.dataloader import Notice, RecoveringLoader, make_loader
 from stepscope.data.loaders.worker_pool import Fallback, WorkerPool
 from stepscope.data.object_store.bucket import StoredSplit
-from stepscope.data.object_store.download import DownloadProgress
 from stepscope.data.object_store.request_latency import summarize
 from stepscope.data.object_store.store_client import RequestStats
+from stepscope.data.object_store.store_process import DownloadProgress
 from stepscope.data.record_dataset import open_records
 from stepscope.data.sample_order import BatchKey, EpochOrder, hold_out
 from stepscope.hardware.die_with_parent import die_with_parent

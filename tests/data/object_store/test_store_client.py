@@ -14,7 +14,6 @@ from s3_server import BUCKET, KEY, SECRET, Proxy, Request, Server, rclone, statu
 from stepscope.data.dataset import DataSource, Split
 from stepscope.data.datasets import shapes
 from stepscope.data.object_store import bucket
-from stepscope.data.object_store.download import DownloadProgress, download, fetch_manifest
 from stepscope.data.object_store.manifest import Manifest
 from stepscope.data.object_store.store_client import (
     IN_FLIGHT,
@@ -22,7 +21,12 @@ from stepscope.data.object_store.store_client import (
     RequestStats,
     RetryPolicy,
 )
-from stepscope.data.object_store.store_process import ask_store_process
+from stepscope.data.object_store.store_process import (
+    DownloadProgress,
+    ask_store_process,
+    download,
+    fetch_manifest,
+)
 from stepscope.data.object_store.store_url import Address
 from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards, fetch_objects
 from stepscope.data.object_store.upload import put

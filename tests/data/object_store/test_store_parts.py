@@ -16,7 +16,12 @@ from stepscope.data.object_store.manifest import Manifest, ManifestEntry, read_m
 from stepscope.data.object_store.request_latency import RequestTimes, summarize
 from stepscope.data.object_store.store_client import RequestStats
 from stepscope.data.object_store.store_url import parse_address
-from stepscope.data.tar_shards import decode_image, encode_image, pack_shard, unpack_shard
+from stepscope.data.object_store.stored_samples import (
+    decode_image,
+    encode_image,
+    pack_shard,
+    unpack_shard,
+)
 from stepscope.errors import DataError, RequestError
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=20)

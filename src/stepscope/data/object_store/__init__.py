@@ -1,5 +1,5 @@
 """Samples in S3 and compatible object stores: downloads, streams, uploads.
 
 Start at `bucket`, which opens a data set in a store; `store_client` sends requests and
-retries them by a `RetryPolicy`; `request_errors` turns failures into messages.
+retries them by a `RetryPolicy`.
 """

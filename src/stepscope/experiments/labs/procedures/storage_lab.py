@@ -90,8 +90,8 @@ def stock(base: Address, spec: RunSpec, say: Callable[[str], None]) -> dict[str,
 
 def _is_complete(store: ObjectStore, data: str, samples: int) -> bool:
     """Return whether the data is there; raise if other objects are, which are never replaced."""
-    from stepscope.data.object_store.download import fetch_manifest
     from stepscope.data.object_store.manifest import FILE
+    from stepscope.data.object_store.store_process import fetch_manifest
 
     there = store.listing()
     if FILE in there:
