@@ -167,7 +167,7 @@ def test_its_time_is_limited(trial: Trial) -> None:
 
 def test_a_folder_that_is_there_is_not_written_into(trial: Trial) -> None:
     trial.path.mkdir(parents=True)
-    with pytest.raises(RequestError, match="there already"):
+    with pytest.raises(RequestError, match="exists already"):
         trial("")
 
 

@@ -82,7 +82,5 @@ def test_a_sweep_of_another_kind_than_wanted_is_refused(tmp_path: Path) -> None:
     folder = create_sweep(tmp_path, "s", {"kind": "scale"}, PLAN)
 
     assert load_sweep_of(folder.path, "scale") == load_sweep(folder.path)
-    with pytest.raises(
-        RequestError, match="`stepscope scale`, and not of `stepscope accel search`"
-    ):
+    with pytest.raises(RequestError, match="`stepscope scale`, not by `stepscope accel search`"):
         load_sweep_of(folder.path, "search")

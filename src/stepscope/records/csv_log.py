@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 
 from stepscope.errors import DISK_FULL_ERRNOS, disk_full
 
@@ -44,16 +43,10 @@ class CsvLog:
             return
         data = ("\n".join(map(str, self._pending)) + "\n").encode()
         self._pending.clear()
-        try:
-            if file_identity(self._file) != self._identity:  # the descriptor was reused
-                self._file = -1
-                raise OSError(errno.EBADF, "closed by somebody else", str(self._path))
-            while data:
-                data = data[os.write(self._file, data) :]
-        except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise disk_full(error, str(self._path)) from error
-            raise
+        if file_identity(self._file) != self._identity:  # the descriptor was reused
+            self._file = -1
+            raise OSError(errno.EBADF, "closed by other code", str(self._path))
+        write_all(self._file, data, str(self._path))
 
     def close(self) -> None:
         """Write the remaining rows and close the file."""
@@ -69,13 +62,19 @@ class CsvLog:
     def __enter__(self) -> CsvLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def write_all(file: int, data: bytes, name: str) -> None:
+    """Write all bytes to an open file; the error of a full disk names the file."""
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise disk_full(error, name) from error
+        raise
 
 
 def file_identity(file: int) -> tuple[int, int]:
@@ -102,9 +101,9 @@ def number(value: float | int | None) -> str:
     return format(value, ".9g")
 
 
-def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
-    """Rewrite a CSV file with the wanted rows only; return the number of dropped ones."""
-    header, *lines, cut = path.read_text(encoding="utf-8", errors="replace").split("\n")
+def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> None:
+    """Rewrite a CSV file with the wanted rows only."""
+    header, *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
     columns = header.split(",")
     kept = []
     for line in lines:
@@ -114,4 +113,3 @@ def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
     replacement = path.with_suffix(".tmp")
     replacement.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
     replacement.replace(path)
-    return sum(1 for line in [*lines, cut] if line) - len(kept)

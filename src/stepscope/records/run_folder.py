@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import json
@@ -19,6 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stepscope.errors import DISK_FULL_ERRNOS, DataError, MachineError, RequestError, disk_full
 from stepscope.records import schema
+from stepscope.records.csv_log import write_all
 from stepscope.records.types import RecordedSpec, RunRecord
 
 # --- Record folders
@@ -68,7 +70,10 @@ class RecordFolder(Generic[Record]):
                 raise disk_full(again, str(target)) from again
 
     def _gone(self) -> MachineError:
-        return MachineError(f"{self.path / self.INFO} is gone: who removed it?")
+        return MachineError(
+            f"{self.path / self.INFO} was removed while stepscope was writing to its folder. "
+            "Start the run again."
+        )
 
     def update_info(self, **changes: Any) -> Record:
         """Replace some of its fields; return all of them."""
@@ -141,18 +146,12 @@ def make_folder(out: Path, wanted: str, fill: Fill, what: str = "run") -> Path:
     `fill` writes the files into a temporary folder, which is then renamed to the first free name;
     `fill` receives that name.
     """
+    building = None
     try:
+        if "\0" in str(out):
+            raise OSError(errno.EINVAL, "a path cannot have a NUL")
         out.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=out))
-    except (OSError, ValueError) as error:  # a path with a NUL raises ValueError
-        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
-            raise disk_full(error, str(out)) from error
-        reason = getattr(error, "strerror", None) or error
-        raise RequestError(
-            f"cannot make a {what} folder in {str(out)!r}: {reason}. "
-            "Choose a folder that can be written with --out DIR."
-        ) from error
-    try:
         building.chmod(0o755)
         (building / _RESERVE).write_bytes(b"\0" * _RESERVE_BYTES)
         for number in itertools.count(1):
@@ -164,13 +163,16 @@ def make_folder(out: Path, wanted: str, fill: Fill, what: str = "run") -> Path:
                 if not (out / identity).exists():  # else another of the same second and name
                     raise
         raise AssertionError("some name is free")
-    except BaseException as error:
-        shutil.rmtree(building, ignore_errors=True)
-        if not isinstance(error, OSError):
-            raise
+    except OSError as error:
         if error.errno in DISK_FULL_ERRNOS:
             raise disk_full(error, str(out)) from error
-        raise RequestError(f"cannot make a {what} folder in {out}: {error}") from error
+        raise RequestError(
+            f"cannot make a {what} folder in {str(out)!r}: {error.strerror or error}. "
+            "Choose a folder that can be written with --out DIR."
+        ) from error
+    finally:
+        if building is not None:  # gone if it was renamed
+            shutil.rmtree(building, ignore_errors=True)
 
 
 def slug(name: str) -> str:
@@ -221,8 +223,8 @@ class RunFolder(RecordFolder[RunRecord]):
             sampled = name in (schema.TELEMETRY, schema.ENERGY)
             if not sampled and (self.path / schema.CHECKPOINT).exists():
                 raise DataError(
-                    f"{file} is missing or empty, and the checkpoint is of a run that had it. "
-                    f"Put it back, or remove {schema.CHECKPOINT} to begin the run again."
+                    f"{file} is missing or empty, but the checkpoint depends on its rows. "
+                    f"Restore it, or remove {schema.CHECKPOINT} to start the run again."
                 )
             file.write_text(",".join(columns) + "\n", encoding="utf-8")
 
@@ -234,17 +236,11 @@ class RunFolder(RecordFolder[RunRecord]):
             try:
                 size = os.fstat(file).st_size
                 cut = size and os.pread(file, 1, size - 1) != b"\n"
-                data = ("\n" * cut + line).encode()
-                while data:
-                    data = data[os.write(file, data) :]
+                write_all(file, ("\n" * cut + line).encode(), schema.EVENTS)
             finally:
                 os.close(file)
         except FileNotFoundError as error:
-            raise MachineError(f"{self.path} is gone: who removed it?") from error
-        except OSError as error:
-            if error.errno in DISK_FULL_ERRNOS:
-                raise disk_full(error, schema.EVENTS) from error
-            raise
+            raise self._gone() from error
 
 
 def create(out: Path, name: str, kind: str, spec: RecordedSpec) -> RunFolder:
@@ -257,7 +253,7 @@ def create_at(
 ) -> RunFolder:
     """Create a run folder at an exact path, a trial's in a sweep, without changing `latest`."""
     if path.exists():
-        raise RequestError(f"{path} is there already, and a new run must not mix with it.")
+        raise RequestError(f"{path} exists already. Choose another folder for the new run.")
     return RunFolder(make_folder(path.parent, path.name, _filler(name, kind, spec, choice)))
 
 

@@ -57,16 +57,9 @@ class Sweep:
     @property
     def trials(self) -> list[Trial]:
         """All trials, in the order of execution."""
-        return [
-            Trial(
-                **{
-                    each.name: recorded[each.name]
-                    for each in fields(Trial)
-                    if each.name in recorded
-                }
-            )
-            for recorded in cast("list[dict[str, Any]]", self.info["trials"])
-        ]
+        known = {each.name for each in fields(Trial)}
+        recorded = cast("list[dict[str, Any]]", self.info["trials"])
+        return [Trial(**{name: each[name] for name in known & each.keys()}) for each in recorded]
 
     def folder_of(self, trial: Trial) -> Path:
         """Return the path of a trial's run folder, which may not exist yet."""
@@ -91,8 +84,8 @@ def create_sweep(out: Path, name: str, asked: SweepPlan, trials: Sequence[Trial]
     """Make `out/<time>-<name>/` with its `sweep.json`, and point `out/latest` to it."""
     if (out / schema.SWEEP).exists():
         raise RequestError(
-            f"{out} is the folder of another sweep. Give --out a folder for sweeps to be made in, "
-            f"or go on with that one: stepscope sweep --resume {out}"
+            f"{out} is the folder of a sweep. Choose a parent folder for sweeps with --out, or "
+            f"continue that one: stepscope sweep --resume {out}"
         )
 
     def fill(building: Path, identity: str) -> None:
@@ -120,9 +113,10 @@ def is_sweep(path: Path) -> bool:
 def load_sweep(path: str | Path) -> Sweep:
     """Open a sweep folder."""
     folder, info = read_record(path, schema.SWEEP, "sweep")
-    if not _are_trials(info.get("trials")):
+    trials = info.get("trials")
+    if not isinstance(trials, list) or not all(map(_is_trial, trials)):
         file = folder / schema.SWEEP
-        raise RequestError(f"{file} is not the record of a sweep: it has no `trials` that read.")
+        raise RequestError(f"{file} is not the record of a sweep: it has no valid `trials`.")
     return Sweep(folder, info)
 
 
@@ -137,14 +131,10 @@ def load_sweep_of(path: str | Path, kind: str) -> Sweep:
     found = str(sweep.info.get("kind"))
     if found != kind:
         raise RequestError(
-            f"{sweep.path} is of `stepscope {command_of(found)}`, "
-            f"and not of `stepscope {command_of(kind)}`."
+            f"{sweep.path} was made by `stepscope {command_of(found)}`, "
+            f"not by `stepscope {command_of(kind)}`."
         )
     return sweep
-
-
-def _are_trials(found: Any) -> bool:
-    return isinstance(found, list) and all(map(_is_trial, found))
 
 
 def _is_trial(found: Any) -> bool:

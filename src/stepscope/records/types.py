@@ -17,19 +17,24 @@ from typing_extensions import NotRequired, Required, TypedDict
 RecordedSpec: TypeAlias = Mapping[str, Any]
 
 
-class RunRecord(TypedDict):
+class FolderRecord(TypedDict):
+    """What the record of every folder has: a run's, a sweep's, a lab's."""
+
+    schema: int
+    id: str
+    kind: str
+    status: str
+    reason: str | None
+    started_unix_s: float
+
+
+class RunRecord(FolderRecord):
     """`run.json`. `summary` is empty until the run is closed.
 
     `exit_code` is a rank's, `choice` says how an experiment chose the settings of a trial.
     """
 
-    schema: int
-    id: str
     name: str
-    kind: str
-    status: str
-    reason: str | None
-    started_unix_s: float
     process: int | None
     spec: RecordedSpec
     environment: Environment
@@ -549,7 +554,10 @@ class _Timed(TypedDict):
     time_s: float
 
 
-_FromTo = TypedDict("_FromTo", {"from": int, "to": int})
+_Fallback = TypedDict(
+    "_Fallback",
+    {"from": int, "to": int, "split": str, "epoch": int, "batch": int, "reason": str},
+)
 _MaybeFromTo = TypedDict("_MaybeFromTo", {"from": float | None, "to": float | None}, total=False)
 
 
@@ -597,14 +605,10 @@ class PageCacheEvent(_Timed, ColdCache):
     event: Literal["page_cache"]
 
 
-class WorkersFallbackEvent(_Timed, _FromTo):
+class WorkersFallbackEvent(_Timed, _Fallback):
     """A loader continues with fewer workers."""
 
     event: Literal["workers_fallback"]
-    split: str
-    epoch: int
-    batch: int
-    reason: str
 
 
 class BadSampleEvent(_Timed):
@@ -758,28 +762,18 @@ class ThrottlingEndedEvent(_Timed):
     lasted_s: float
 
 
+_TrainingEvent: TypeAlias = (
+    ResumeEvent | FaultEvent | PeerLostEvent | ProcessesEvent | CheckpointEvent | WeightsEvent
+)
+_DataEvent: TypeAlias = (
+    PageCacheEvent | WorkersFallbackEvent | BadSampleEvent | RequestsRetriedEvent | LeftBehindEvent
+)
+_ScriptEvent: TypeAlias = LoaderEvent | BatchEvent
+_MemoryEvent: TypeAlias = MemoryLimitEvent | MemoryGuardEvent
+_EnergyEvent: TypeAlias = EnergySensorsEvent | EnergyIdleEvent | EnergySensorFailedEvent
+_ThrottlingEvent: TypeAlias = ThrottlingWatchedEvent | ThrottlingEvent | ThrottlingEndedEvent
 RunEvent: TypeAlias = (
-    ResumeEvent
-    | FaultEvent
-    | PeerLostEvent
-    | ProcessesEvent
-    | CheckpointEvent
-    | PageCacheEvent
-    | WorkersFallbackEvent
-    | BadSampleEvent
-    | WeightsEvent
-    | RequestsRetriedEvent
-    | MemoryLimitEvent
-    | MemoryGuardEvent
-    | LoaderEvent
-    | BatchEvent
-    | LeftBehindEvent
-    | EnergySensorsEvent
-    | EnergyIdleEvent
-    | EnergySensorFailedEvent
-    | ThrottlingWatchedEvent
-    | ThrottlingEvent
-    | ThrottlingEndedEvent
+    _TrainingEvent | _DataEvent | _ScriptEvent | _MemoryEvent | _EnergyEvent | _ThrottlingEvent
 )
 
 
@@ -881,32 +875,21 @@ class EvaluationMessage(TypedDict):
 
 
 class EpochMessage(TypedDict):
-    """The row of an epoch, as written to `epochs.csv`: unknown figures are empty."""
+    """The row of an epoch, as written to `epochs.csv`; the parent shows these figures of it."""
 
     type: Literal["epoch"]
     epoch: str
     split: str
-    start_s: str
-    loader_start_s: str
-    loader_stop_s: str
-    loading_s: str
-    training_s: str
     total_s: str
     loss: str
     accuracy: str
     top5: str
-    samples: str
-    samples_per_s: str
 
 
-class WorkersMessage(_FromTo):
+class WorkersMessage(_Fallback):
     """A loader continues with fewer workers."""
 
     type: Literal["workers"]
-    split: str
-    epoch: int
-    batch: int
-    reason: str
 
 
 class DeviceMemoryPeak(TypedDict):
@@ -949,15 +932,11 @@ class TracerFailure(TypedDict, total=False):
     traceback: str
 
 
-class TraceOutcome(TracerFailure, total=False):
+class TraceOutcome(TracerFailure, TrainingResult, total=False):
     """What a tracer knows when the script ends; nothing if the script never imported torch."""
 
     steps: int
-    instrument: Instrument
-    layers: list[LayerTime] | None
     environment: Environment
-    absent: dict[str, str]
-    device_memory: DeviceMemoryPeak
 
 
 class ScriptFinalState(TraceOutcome, total=False):
@@ -1353,7 +1332,6 @@ class ScalePlan(TypedDict, total=False):
 class SweepPlan(WorkloadRecord, SearchPlan, ScalePlan):
     """What a sweep was asked for; a search for workers has no settings planned beforehand."""
 
-    kind: str
     over: Mapping[str, Sequence[SettingValue]] | None
     directory: NotRequired[str]
     settings: NotRequired[list[Setting]]
@@ -1363,15 +1341,10 @@ class SweepPlan(WorkloadRecord, SearchPlan, ScalePlan):
     on: NotRequired[RunnerPlace | None]
 
 
-class SweepRecord(SweepPlan):
+class SweepRecord(FolderRecord, SweepPlan):
     """`sweep.json`: the plan of a sweep and its trials."""
 
-    schema: int
-    id: str
     name: str
-    status: str
-    reason: str | None
-    started_unix_s: float
     process: int | None
     trials: list[TrialRecord]
 
@@ -1706,16 +1679,10 @@ class LabFigures(LabPlanRecord):
     scaling: NotRequired[ScalingAnswer]
 
 
-class LabRecord(LabPlanRecord):
+class LabRecord(FolderRecord, LabPlanRecord):
     """`lab.json` of a lab that has begun; `LabFigures` and the rest come when it is completed."""
 
-    schema: int
-    id: str
-    kind: str
     lab: str
-    started_unix_s: float
-    status: str
-    reason: str | None
     ask: LabRequestRecord
     directory: str
     answer: NotRequired[str]
@@ -1991,13 +1958,18 @@ class NetworkEstimate(TypedDict):
     not_validated: list[str]
 
 
-class ScoreFigures(TypedDict):
-    """The figures that points are given for."""
+class DesignCosts(TypedDict):
+    """What one inference of a design takes on the accelerator."""
 
-    accuracy: float
     energy_mj: float
     cycles: float
     peak_activation_bytes: float
+
+
+class ScoreFigures(DesignCosts):
+    """The figures that points are given for."""
+
+    accuracy: float
 
 
 class ScoreAnswer(ScoreFigures):
@@ -2008,14 +1980,6 @@ class ScoreAnswer(ScoreFigures):
     limits_exceeded: list[str]
     rules_broken: list[str]
     unknown: list[str]
-
-
-class DesignCosts(TypedDict):
-    """What one inference of a design takes on the accelerator."""
-
-    energy_mj: float
-    cycles: float
-    peak_activation_bytes: float
 
 
 class SearchedDesign(DesignCosts):
