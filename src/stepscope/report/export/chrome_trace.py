@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from typing_extensions import TypedDict
@@ -24,6 +24,7 @@ from stepscope.report.export import nothing_recorded
 FILE = "trace.json"
 
 Args = dict[str, Any]  # what a block shows when it is selected: any columns of its row
+_Block = tuple[str, int, int | None, Args]  # name, begin and end in ticks; an instant has no end
 
 
 class TraceEvent(TypedDict, total=False):
@@ -65,24 +66,6 @@ _CPU_SHARES = (
 _EPOCHS, _STEPS, _PHASES, _EVENTS, _WORKERS = 1, 2, 3, 4, 10
 
 
-class _Thread(NamedTuple):
-    """A track of the trace. Thread numbers are unique to a process, as Perfetto requires."""
-
-    pid: int
-    tid: int
-    kind: str
-
-    def block(self, name: str, begin: int, end: int, args: Args | None = None) -> TraceEvent:
-        """Return a block from one tick to another."""
-        ts, dur = begin / TICKS_PER_US, (end - begin) / TICKS_PER_US
-        event: TraceEvent = {**self.about(), "ph": "X", "name": name, "ts": ts, "dur": dur}
-        return {**event, "args": args} if args else event
-
-    def about(self) -> TraceEvent:
-        """Return the fields of all events of the thread."""
-        return {"pid": self.pid, "tid": self.tid, "cat": self.kind}
-
-
 class Span(NamedTuple):
     """A row of a table on its thread, in ticks."""
 
@@ -122,26 +105,21 @@ def _process(pid: int, name: str, run: Run, happened: list[RunEvent]) -> Iterato
     steps = run.steps
     spans = in_a_row(steps["start_s"], steps["step_s"])
     yield from _named(pid, name)
-    thread, named = _thread(pid, _EPOCHS, "epochs")
-    yield from (*named, *_epochs(thread, run.epochs, steps["epoch"], spans))
-    thread, named = _thread(pid, _STEPS, "steps")
-    yield from chain(named, _steps(thread, steps, spans))
-    thread, named = _thread(pid, _PHASES, "phases")
-    yield from chain(named, _phases(thread, steps, spans))
+    yield from _thread(pid, _EPOCHS, "epochs", _epochs(run.epochs, steps["epoch"], spans))
+    yield from _thread(pid, _STEPS, "steps", _steps(steps, spans))
+    yield from _thread(pid, _PHASES, "phases", _phases(steps, spans))
     if happened:
-        thread, named = _thread(pid, _EVENTS, "events")
-        yield from (*named, *_instants(thread, happened))
+        yield from _thread(pid, _EVENTS, "events", _instants(happened))
     yield from _loading(pid, steps)
     if any(value is not None for value in steps["idle_device_s"]):
         yield from _named(pid + 1, "device" if name == "training" else f"{name}, device")
-        thread, named = _thread(pid + 1, _PHASES, "device phases")
-        yield from chain(named, _device(thread, steps, spans))
+        yield from _thread(pid + 1, _PHASES, "device phases", _device(steps, spans))
     yield from _counters(pid, run.telemetry)
 
 
 def _epochs(
-    thread: _Thread, epochs: Table, epoch_of_step: Sequence[int | None], steps: list[Span]
-) -> Iterator[TraceEvent]:
+    epochs: Table, epoch_of_step: Sequence[int | None], steps: list[Span]
+) -> Iterator[_Block]:
     """Yield every epoch; one whose row is not written yet is derived from its steps."""
     trained: dict[int | None, tuple[int, int]] = {}
     for begin, end, step in steps:
@@ -167,19 +145,17 @@ def _epochs(
         name = f"{split} before training" if epoch == 0 else f"{split} after epoch {epoch}"
         if split == "train":
             name = f"epoch {epoch}" + (", unfinished" if row.get("unfinished") else "")
-        yield thread.block(name, span.begin, span.end, _known(row))
+        yield name, span.begin, span.end, _known(row)
 
 
-def _steps(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[TraceEvent]:
-    shown = ("epoch", "step", "samples", "loss", "detail")
-    columns = [steps[name] for name in shown]
+def _steps(steps: Table, spans: list[Span]) -> Iterator[_Block]:
+    shown = {name: steps[name] for name in ("epoch", "step", "samples", "loss", "detail")}
     for begin, end, row in spans:
-        values = {name: column[row] for name, column in zip(shown, columns, strict=True)}
-        args = _known(values)
-        yield thread.block(f"step {args.get('step', '?')}", begin, end, args)
+        args = _known({name: column[row] for name, column in shown.items()})
+        yield f"step {args.get('step', '?')}", begin, end, args
 
 
-def _phases(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[TraceEvent]:
+def _phases(steps: Table, spans: list[Span]) -> Iterator[_Block]:
     columns = [steps[f"{phase}_s"] for phase in schema.PHASES]
     detail = steps["detail"]
     for begin, end, row in spans:
@@ -187,10 +163,10 @@ def _phases(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[TraceE
             continue
         lengths = [column[row] for column in columns]
         for phase, since, until in lay_out(schema.PHASES, lengths, begin, end):
-            yield thread.block(phase, since, until)
+            yield phase, since, until, {}
 
 
-def _device(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[TraceEvent]:
+def _device(steps: Table, spans: list[Span]) -> Iterator[_Block]:
     """Lay out the device's steps end to end: it may run behind the host, never ahead."""
     columns = [steps[f"{phase}_device_s"] for phase in _DEVICE_PHASES]
     epochs, numbers = steps["epoch"], steps["step"]
@@ -199,7 +175,7 @@ def _device(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[TraceE
         lengths = [column[row] for column in columns]
         args = _known({"epoch": epochs[row], "step": numbers[row]})
         for phase, since, until in lay_out(_DEVICE_PHASES, lengths, max(at, begin)):
-            yield thread.block(phase, since, until, args)
+            yield phase, since, until, args
             at = until
 
 
@@ -212,21 +188,20 @@ def _loading(pid: int, steps: Table) -> Iterator[TraceEvent]:
             rows_of.setdefault(worker, []).append(row)
     for number, (worker, rows) in enumerate(sorted(rows_of.items())):
         name = "loader: training process" if worker == -1 else f"loader: worker {worker}"
-        thread, named = _thread(pid, _WORKERS + number, name)
-        yield from named
+        blocks: list[_Block] = []
         spans = in_a_row([starts[row] for row in rows], [lengths[row] for row in rows])
         for begin, end, index in spans:
             args = _known({name: column[rows[index]] for name, column in shown.items()})
-            yield thread.block(f"load {args.get('step', '?')}", begin, end, args)
+            blocks.append((f"load {args.get('step', '?')}", begin, end, args))
+        yield from _thread(pid, _WORKERS + number, name, blocks)
 
 
-def _instants(thread: _Thread, happened: list[RunEvent]) -> Iterator[TraceEvent]:
+def _instants(happened: list[RunEvent]) -> Iterator[_Block]:
     timed = [(_ticks(event.get("time_s")), event) for event in happened]
     known = [(at, event) for at, event in timed if at is not None]
     for at, event in sorted(known, key=lambda each: each[0]):
         args = _known({k: v for k, v in event.items() if k not in ("time_s", "event")})
-        name, ts = str(event.get("event", "?")), at / TICKS_PER_US
-        yield {**thread.about(), "ph": "i", "s": "t", "name": name, "ts": ts, "args": args}
+        yield str(event.get("event", "?")), at, None, args
 
 
 def _counters(pid: int, telemetry: Table) -> Iterator[TraceEvent]:
@@ -324,10 +299,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _thread(pid: int, number: int, name: str) -> tuple[_Thread, Iterator[TraceEvent]]:
-    """Return a thread, and the events that name it."""
-    thread = _Thread(pid, pid * 100_000 + number, name)
-    return thread, _named(pid, name, thread.tid)
+def _thread(pid: int, number: int, kind: str, blocks: Iterable[_Block]) -> Iterator[TraceEvent]:
+    """Yield the events of a thread. Its number is unique to a process, as Perfetto requires."""
+    tid = pid * 100_000 + number
+    yield from _named(pid, kind, tid)
+    for name, begin, end, args in blocks:
+        event: TraceEvent = {"pid": pid, "tid": tid, "cat": kind, "ph": "i", "name": name}
+        event["ts"] = begin / TICKS_PER_US
+        if end is None:
+            event["s"] = "t"
+        else:
+            event["ph"], event["dur"] = "X", (end - begin) / TICKS_PER_US
+        if args:
+            event["args"] = args
+        yield event
 
 
 def _named(pid: int, name: str, tid: int | None = None) -> Iterator[TraceEvent]:
