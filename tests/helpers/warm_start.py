@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -26,9 +27,8 @@ _AUTOSTART = str(script_child._AUTOSTART)
 
 _fork = ForkServer.fork
 _start_training = train_child.start_training
-_ask = ask_process._start
 _trace = script_child.TracedScript.start
-_try_script = script_trial._start
+_try_script = script_trial.ScriptTrial.start
 
 
 class _Warm:
@@ -68,12 +68,12 @@ def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 def warm_start() -> AbstractContextManager[None]:
     """Fork what would be started: trainings, questions to them, and users' scripts."""
-    return _starting(_server_fork, _started_training, _asked, _traced, _tried_script)
+    return _starting(_server_fork, _started_training, _WarmQuestions, _traced, _tried_script)
 
 
 def cold_start() -> AbstractContextManager[None]:
     """Start everything as a user's command does."""
-    return _starting(_fork, _start_training, _ask, _trace, _try_script)
+    return _starting(_fork, _start_training, subprocess, _trace, _try_script)
 
 
 @contextmanager
@@ -81,9 +81,9 @@ def _starting(fork: Any, start: Any, ask: Any, trace: Any, try_script: Any) -> I
     with (
         mock.patch.object(ForkServer, "fork", fork),
         mock.patch.object(train_child, "start_training", start),
-        mock.patch.object(ask_process, "_start", ask),
+        mock.patch.object(ask_process, "subprocess", ask),
         mock.patch.object(script_child.TracedScript, "start", trace),
-        mock.patch.object(script_trial, "_start", try_script),
+        mock.patch.object(script_trial.ScriptTrial, "start", try_script),
     ):
         yield
 
@@ -108,15 +108,17 @@ def _started_training(
     return forked or _start_training(command, messages, limit, environment)
 
 
-def _asked(
-    module: str,
-    question: IO[bytes],
-    environment: Mapping[str, str] | None,
-    fork_server: ForkServer | None,
-) -> ChildProcess:
-    whole = {**os.environ, "PYTHONSAFEPATH": "1", **(environment or {})}
-    forked = _WARM.fork(module, [], whole, stdin=question.fileno(), stderr=2)
-    return forked or _ask(module, question, environment, fork_server)
+class _WarmQuestions:
+    """Stands for the module `subprocess` where a process is asked a question."""
+
+    PIPE = subprocess.PIPE
+
+    @staticmethod
+    def Popen(  # noqa: N802
+        command: list[str], *, stdin: IO[bytes], env: Mapping[str, str], **options: Any
+    ) -> ChildProcess:
+        forked = _WARM.fork(command[-1], [], env, stdin=stdin.fileno(), stderr=2)
+        return forked or subprocess.Popen(command, stdin=stdin, env=env, **options)
 
 
 def _traced(script: script_child.TracedScript, messages: int, origin_ns: int) -> ChildProcess:
@@ -126,22 +128,17 @@ def _traced(script: script_child.TracedScript, messages: int, origin_ns: int) ->
     return forked or _trace(script, messages, origin_ns)
 
 
-def _tried_script(
-    request: script_child.TraceRequest,
-    path: Path,
-    limit: MemoryLimit | None,
-    through_prefetch: bool,
-    messages: int,
-    origin_ns: int,
-) -> ChildProcess:
+def _tried_script(trial: script_trial.ScriptTrial, messages: int, origin_ns: int) -> ChildProcess:
+    options = {"is_trial": True, "through_prefetch": trial.through_prefetch}
     environment = script_child.environment_for(
-        request, path, messages, origin_ns, is_trial=True, through_prefetch=through_prefetch
+        trial.request, trial.path, messages, origin_ns, **options
     )
     forked = None
-    if limit is None or limit.group is None:
-        with (path / script_trial.OUTPUT).open("wb") as output:
-            forked = _fork_script(request, environment, messages, output.fileno(), output.fileno())
-    return forked or _try_script(request, path, limit, through_prefetch, messages, origin_ns)
+    if trial.memory_limit is None or trial.memory_limit.group is None:
+        with (trial.path / script_trial.OUTPUT).open("wb") as output:
+            streams = (output.fileno(), output.fileno())
+            forked = _fork_script(trial.request, environment, messages, *streams)
+    return forked or _try_script(trial, messages, origin_ns)
 
 
 def _fork_script(

@@ -40,8 +40,23 @@ def test_values_have_the_type_of_their_column_and_empty_is_unknown(tmp_path: Pat
     assert isinstance(table["total_s"][0], float)
 
 
-def test_zero_is_zero_and_not_unknown(tmp_path: Path) -> None:
-    assert table_of(tmp_path, "data_s,workers\n0,0\n").columns == {"data_s": [0.0], "workers": [0]}
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        (b"data_s,workers\n0,0\n", {"data_s": [0.0], "workers": [0]}),
+        (b"step,detail\r\n1,full\r\n2,off\r\n", {"step": [1, 2], "detail": ["full", "off"]}),
+        (b"step_s,step\n0.5,1\n", {"step_s": [0.5], "step": [1]}),
+        (b"step,tokens_per_s\n1,7\n2,\n", {"step": [1, 2], "tokens_per_s": [7.0, None]}),
+        (b"step,step_s\n1,2,3\n4\n5,6\n", {"step": [5], "step_s": [6.0]}),
+    ],
+    ids=["zero is known", "CRLF", "any order", "a later column", "lengths do not add up"],
+)
+def test_columns_are_read_by_name(
+    tmp_path: Path, text: bytes, columns: dict[str, list[float | str | None]]
+) -> None:
+    table = table_of(tmp_path, text)
+    assert table.columns == columns
+    assert table["idle_device_s"] == [None] * len(table), "the file lacks it"
 
 
 @pytest.mark.parametrize(
@@ -56,29 +71,9 @@ def test_a_garbage_line_is_left_out_and_the_lines_around_it_are_not(
     assert table.cut_lines >= 1
 
 
-def test_line_ends_of_another_system_are_read(tmp_path: Path) -> None:
-    table = table_of(tmp_path, b"step,detail\r\n1,full\r\n2,off\r\n")
-    assert table.columns == {"step": [1, 2], "detail": ["full", "off"]}
-
-
 def test_a_missing_or_empty_file_is_a_table_without_rows(tmp_path: Path) -> None:
     for table in (read_table(tmp_path / "none.csv"), table_of(tmp_path, "")):
         assert (len(table), table["epoch"], list(table.rows())) == (0, [], [])
-
-
-def test_a_column_that_the_file_lacks_is_unknown_throughout(tmp_path: Path) -> None:
-    table = table_of(tmp_path, "step,step_s\n1,0.5\n2,0.5\n")
-    assert table["idle_device_s"] == [None, None]
-
-
-def test_a_column_appended_later_does_not_disturb_those_before_it(tmp_path: Path) -> None:
-    table = table_of(tmp_path, "step,step_s,tokens_per_s\n1,0.5,7\n2,0.5,\n")
-    assert table["step_s"] == [0.5, 0.5]
-    assert table["tokens_per_s"] == [7.0, None]
-
-
-def test_columns_are_found_by_name_in_whatever_order(tmp_path: Path) -> None:
-    assert table_of(tmp_path, "step_s,step\n0.5,1\n").columns == {"step_s": [0.5], "step": [1]}
 
 
 def test_a_column_of_known_numbers_takes_eight_bytes_each(tmp_path: Path) -> None:
@@ -105,11 +100,6 @@ def test_bad_lines_far_apart_are_left_out_alone(tmp_path: Path) -> None:
     table = table_of(tmp_path, lines_of("step,step_s", rows))
     assert table.cut_lines == 3
     assert table["step"] == [n for n in range(6000) if n not in (10, 4100, 5999)]
-
-
-def test_lines_of_other_lengths_do_not_make_up_for_each_other(tmp_path: Path) -> None:
-    table = table_of(tmp_path, "step,step_s\n1,2,3\n4\n5,6\n")
-    assert (table["step"], table.cut_lines) == ([5], 2)
 
 
 @settings(deadline=None)
