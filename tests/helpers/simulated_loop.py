@@ -256,9 +256,9 @@ def repeats_taken(loop: Loop) -> list[int]:
 
     class Counting(StepDetector):
         def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
-            before = self.updates
+            before = self.tracker.updates
             events = super()._take_repeats(columns, begin)
-            taken.append(self.updates - before)
+            taken.append(self.tracker.updates - before)
             return events
 
     assert loop.detected(Counting) == loop.detected(EventByEvent)

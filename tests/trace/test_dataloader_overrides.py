@@ -138,7 +138,7 @@ def test_a_test_s_loader_keeps_its_batch_after_one_that_shuffles() -> None:
         test = DataLoader(DATA, 4)
     assert (train.batch_size, test.batch_size) == (6, 4)
     assert (train.num_workers, test.num_workers) == (1, 1)
-    assert "taken for a test" in records[1]["refused"]["batch_size"]
+    assert "taken for an evaluation" in records[1]["refused"]["batch_size"]
 
 
 def test_where_none_shuffles_every_loader_may_be_the_one_that_trains() -> None:

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from stepscope.trace.patches import Patches
 
 ON_DEVICE = (
-    "the device works on its own: when a gradient is ready there, DistributedDataParallel does not "
-    "tell without waiting for it"
+    "not measured on a device: DistributedDataParallel would have to wait for it to tell when a "
+    "gradient is ready"
 )
-NOTHING_READ = (
-    "DistributedDataParallel was there, and no step of full detail exchanged gradients with it"
-)
+NOTHING_READ = "DistributedDataParallel was used, but no fully recorded step had an allreduce"
 
 
 class _Prepared(NamedTuple):

@@ -18,7 +18,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,6 @@ from stepscope.records.csv_log import file_identity
 if TYPE_CHECKING:
     from stepscope.records.types import (
         DeviceMemoryMessage,
-        Environment,
         LoaderArguments,
         LoaderRecord,
         ReadyMessage,
@@ -59,8 +57,6 @@ class _Attachment:
     def begin(self) -> None:
         """Install the hooks, right after torch was imported."""
         try:
-            import torch
-
             from stepscope.trace.dataloader_overrides import LoaderOverrides
             from stepscope.trace.tracer import Tracer
 
@@ -80,11 +76,7 @@ class _Attachment:
             self.overrides.install()
             if sys.excepthook is sys.__excepthook__:  # the script has not set one
                 sys.excepthook = _show_without_our_frames
-            environment: Environment = {
-                "torch": torch.__version__,
-                "threads": torch.get_num_threads(),
-            }
-            self.send({"type": "ready", "environment": environment})
+            self.send({"type": "ready", "environment": tracer.environment()})
         except Exception as error:
             self.failure = describe_failure(error)
 
@@ -206,15 +198,11 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         entries.append(trace)
         trace = trace.tb_next
-    kept = [
-        entry for entry in entries if not entry.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER)
-    ]
-    if not kept:
-        return None
-    for entry, following in pairwise(kept):
-        entry.tb_next = following
-    kept[-1].tb_next = None
-    return kept[0]
+    kept = None
+    for entry in reversed(entries):
+        if not entry.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
+            entry.tb_next, kept = kept, entry
+    return kept
 
 
 def _raised() -> str | None:

@@ -120,8 +120,8 @@ _QUICK_NS = 600_000
 _CPU_OF_ALL_STEPS = 100
 _CPU_OF_ONE_STEP_IN = 17  # a prime, since shards and buffers repeat in even numbers
 CPU_LEFT_OUT = (
-    f"of one step in {_CPU_OF_ONE_STEP_IN} only, after the first {_CPU_OF_ALL_STEPS}: making a "
-    f"batch took less than {_QUICK_NS / 1e6} ms, and reading it would take too much of that"
+    f"after the first {_CPU_OF_ALL_STEPS} steps, read in one step of {_CPU_OF_ONE_STEP_IN} only: "
+    f"a batch is made in less than {_QUICK_NS / 1e6} ms, and reading the CPU time would slow it"
 )
 
 
@@ -253,10 +253,8 @@ def _fetch(state: HookState, original: Any) -> Any:
         elif timings:
             load = timings.popleft()
         if state.measures_next_batch:
-            state.measures_next_batch, state.batch_bytes = (
-                False,
-                max(state.batch_bytes, bytes_of(batch)),
-            )
+            state.measures_next_batch = False
+            state.batch_bytes = max(state.batch_bytes, bytes_of(batch))
         # Most batches begin with a tensor, whose shape is the fastest source.
         begins = type(batch) in (list, tuple) and batch and type(batch[0]) is tensor
         samples = shape[0] if begins and (shape := batch[0].shape) else samples_of(batch)

@@ -39,14 +39,12 @@ _NEEDS_WORKERS: Arguments = {
 _PREFETCH = 2  # torch's default for a loader with workers
 
 _NO_WORKERS = "this loader has no workers"
-_FOR_A_TEST = "one that shuffles was made before: this one is taken for a test"
+_FOR_A_TEST = "taken for an evaluation loader: one that shuffles was created before it"
 _FIXED = {
-    BATCH_SAMPLER: "its batch_sampler makes the batches",
-    DATA_SET: "it has batch_size=None: its data set makes the batches",
+    BATCH_SAMPLER: "its batch_sampler forms the batches",
+    DATA_SET: "it has batch_size=None: its data set forms the batches",
 }
-_UNDIVIDED = (
-    "an IterableDataset gives every worker all of its samples, unless it divides them itself"
-)
+_UNDIVIDED = "every worker reads all samples of an IterableDataset that does not divide them itself"
 
 
 @dataclass(frozen=True)
@@ -130,19 +128,18 @@ class LoaderOverrides:
         """Hook the creation of loaders. Undo `patches` to remove the hook."""
         self.patches.replace(DataLoader, "__init__", self._watch)
 
-    def _watch(self, original: Any) -> Any:
+    def _watch(self, original: Callable[..., None]) -> Any:
         signature = inspect.signature(original)
 
         def init(loader: Any, *args: Any, **kwargs: Any) -> None:
             try:
                 bound = signature.bind(loader, *args, **kwargs)
             except TypeError:
-                bound = None  # torch raises the better error
-            decision = None if bound is None else self._decide(bound.arguments)
-            if bound is None or decision is None:
-                original(loader, *args, **kwargs)
-                return
+                return original(loader, *args, **kwargs)  # torch raises the better error
             given = dict(bound.arguments)
+            decision = self._decide(given)
+            if decision is None:
+                return original(loader, *args, **kwargs)
             bound.arguments.update(decision.changes)
             original(*bound.args, **bound.kwargs)
             self._report(loader, given, decision)

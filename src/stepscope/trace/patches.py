@@ -3,49 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+_INHERITED = object()
 
 
 class Patches:
     """Attributes that are replaced temporarily."""
 
     def __init__(self) -> None:
-        self._replaced: list[_Replaced] = []
+        # The owner, the name, the replacement, and the owner's own entry.
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace an attribute of a class or module by `make(original)`."""
-        original = getattr(owner, name)
-        own = name in vars(owner)
-        stored = vars(owner).get(name)
-        ours = make(original)
+        stored = vars(owner).get(name, _INHERITED)
+        ours = make(getattr(owner, name))
         setattr(owner, name, ours)
-        self._replaced.append(_Replaced(owner, name, ours, stored, own))
+        self._replaced.append((owner, name, ours, stored))
 
     def restore_one(self, owner: Any, name: str) -> None:
         """Restore one attribute before the others, unless other code has replaced it since."""
         for replaced in self._replaced:
-            if replaced[:2] == (owner, name) and vars(owner).get(name) is replaced.ours:
+            if replaced[:2] == (owner, name) and vars(owner).get(name) is replaced[2]:
                 self._replaced.remove(replaced)
-                replaced.restore()
+                _restore(*replaced)
                 return
 
     def undo(self) -> None:
         """Restore all attributes in reverse order."""
         while self._replaced:
-            self._replaced.pop().restore()
+            _restore(*self._replaced.pop())
 
 
-class _Replaced(NamedTuple):
-    """A replaced attribute: the replacement, and the owner's entry, if it had one."""
-
-    owner: Any
-    name: str
-    ours: Any
-    stored: Any
-    was_its_own: bool
-
-    def restore(self) -> None:
-        if self.was_its_own:
-            setattr(self.owner, self.name, self.stored)
-        else:
-            delattr(self.owner, self.name)
+def _restore(owner: Any, name: str, ours: Any, stored: Any) -> None:
+    if stored is _INHERITED:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, stored)

@@ -163,13 +163,11 @@ def _is_one_each(images: Any, targets: Any) -> bool:
         return False
     if isinstance(targets[0], Mapping):
         return True
-    zipped = type(images) is tuple and type(targets) is tuple
-    return zipped and all(_is_alike(image, images[0]) for image in images)
-
-
-def _is_alike(one: Any, other: Any) -> bool:
-    both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
-    return both and (one.dim(), one.dtype) == (other.dim(), other.dtype)
+    if type(images) is not tuple or type(targets) is not tuple:
+        return False
+    tensors = [image for image in images if isinstance(image, torch.Tensor)]
+    kinds = {(tensor.dim(), tensor.dtype) for tensor in tensors}
+    return len(tensors) == len(images) and len(kinds) == 1
 
 
 def bytes_of(batch: Any) -> int:

@@ -52,9 +52,9 @@ _STEPS_OF_ONE_FETCH = 8
 _STEPS_BEFORE_ANOTHER = 2
 
 
-def install(state: HookState, patches: Patches | None = None) -> Patches:
+def install(state: HookState) -> Patches:
     """Install the hooks on torch. Call `undo` on the result to remove them."""
-    patches = patches or Patches()
+    patches = Patches()
     state.has_threads = threading.active_count() > 1
     patches.replace(threading.Thread, "start", functools.partial(_start_thread, state))
     patches.replace(nn.Module, "__call__", functools.partial(_call, state))

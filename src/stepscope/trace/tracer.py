@@ -7,6 +7,7 @@ into rows and writes them, many steps at once. This work is recorded as the trac
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -97,14 +98,6 @@ LAYERS_AFTER_STEPS = 20
 LAYERS_AFTER_AT_MOST = 1000
 
 
-class EnoughSteps(SystemExit):
-    """Ends a script that has made the requested number of steps."""
-
-
-def _exit_script() -> None:
-    raise EnoughSteps(0)
-
-
 @dataclass
 class Tracer:
     """The hooks of this process, and the processing of their events."""
@@ -114,7 +107,7 @@ class Tracer:
     max_steps: int | None = None
     layers_steps: int = 0
     layers: list[LayerTime] | None = None
-    end_script: Callable[[], None] = _exit_script  # ends the script after `max_steps`
+    end_script: Callable[[], object] = sys.exit  # ends the script after `max_steps`
     # To the parent process, if any.
     send: Callable[[DeviceMemoryMessage], None] = lambda message: None
 
@@ -141,11 +134,6 @@ class Tracer:
         self._patches = torch_hooks.install(self._hooks)
 
     @property
-    def steps(self) -> int:
-        """The number of steps written."""
-        return self._writer.detector.steps
-
-    @property
     def batch_bytes(self) -> int | None:
         """The size of the largest first batch of any iteration; None without a loader."""
         return self._hooks.batch_bytes or None
@@ -163,20 +151,20 @@ class Tracer:
                 self.trouble = error
         return self._measure_overhead()
 
+    def environment(self) -> Environment:
+        """Return what torch runs with, and the device once it is known."""
+        found: Environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+        if self._hooks.device:
+            found["device"] = self._hooks.device
+        return found
+
     def final_message(self) -> TraceOutcome:
         """Finish, and return the outcome for the parent process or the user's program."""
-        instrument = self.finish()
-        environment: Environment = {
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-        }
-        if self._hooks.device:
-            environment["device"] = self._hooks.device
         outcome: TraceOutcome = {
-            "steps": self.steps,
-            "instrument": instrument,
+            "instrument": self.finish(),
+            "steps": self._writer.detector.tracker.steps,
             "layers": self.layers,
-            "environment": environment,
+            "environment": self.environment(),
         }
         if absent := self._absent():
             outcome["absent"] = absent
@@ -190,9 +178,8 @@ class Tracer:
         """Return the reasons for missing figures."""
         absent: dict[str, str] = {}
         if self.layers_steps and self.layers is None:
-            after = self._window_from
-            first = f"its steps after step {after}" if after else "enough steps"
-            absent["layers"] = f"the script ended before {first} were made"
+            begin = f"after step {self._window_from}" if self._window_from else "later"
+            absent["layers"] = f"the script ended too early: layers are timed {begin}"
         if self._hooks.allreduce.reason is not None:
             absent["communication"] = self._hooks.allreduce.reason
         if self._hooks.cpu_from_steps:
@@ -293,8 +280,8 @@ class Tracer:
 
         event_s = seconds(1) * cost_amid_work_ns(record_a_call) / 2
         own_s = seconds(self.own_ns + self._hooks.allreduce.own_ns)
-        detector = self._writer.detector
-        events, steps, steps_s = self._writer.events, detector.steps, seconds(detector.steps_ns)
+        tracker = self._writer.detector.tracker
+        events, steps, steps_s = self._writer.events, tracker.steps, seconds(tracker.rows.steps_ns)
         overhead_s = None
         if steps and steps_s:  # none are written if a flush failed
             overhead_s = (events * event_s + own_s) / steps

@@ -311,7 +311,7 @@ def test_single_batches_that_nothing_is_trained_with_are_not_kept(loop: Loop) ->
     for key in range(100, 200):
         loop.draw(key)
     detector.take(fields_of(loop.events))
-    assert len(detector._tracker.pending.single_use) < 20
+    assert len(detector.tracker.pending.single_use) < 20
 
 
 @pytest.mark.parametrize("looked_at", [TRAIN, OTHER_LOADER])

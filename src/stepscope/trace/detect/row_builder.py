@@ -53,21 +53,13 @@ class PlainRows:
     communication_s: Sequence[float | None]
 
     def __iter__(self) -> Iterator[StepRow]:
-        for number, begin_ns, samples, spent, step_ns, load, loss, communication_s in zip(
-            count(self.first),
-            self.begins_ns,
-            self.samples,
-            zip(*self.spent, strict=True),
-            self.steps_ns,
-            self.loads,
-            self.losses,
-            self.communication_s,
-            strict=False,
-        ):
-            loads = [] if load is None else [load]
+        for at, spent in enumerate(zip(*self.spent, strict=True)):
+            start_ns, samples = self.begins_ns[at] - self.origin_ns, self.samples[at]
+            loads = [load for load in (self.loads[at],) if load is not None]
+            load, loss = load_of_step(loads, self.origin_ns), self.losses[at]
             yield StepRow(
-                *(self.epoch, number, begin_ns - self.origin_ns, samples, list(spent), step_ns),
-                *(load_of_step(loads, self.origin_ns), loss, None, self.detail, communication_s),
+                *(self.epoch, self.first + at, start_ns, samples, list(spent), self.steps_ns[at]),
+                *(load, loss, None, self.detail, self.communication_s[at]),
             )
 
     def __str__(self) -> str:

@@ -86,23 +86,6 @@ class Step:
     this is a plain class.
     """
 
-    __slots__ = (
-        "backwards",
-        "batches",
-        "begin_ns",
-        "called_samples",
-        "detail",
-        "device_begin",
-        "device_laps",
-        "loads",
-        "losses",
-        "optimizers",
-        "out_ns",
-        "out_other_ns",
-        "samples",
-        "spent",
-    )
-
     def __init__(self, begin_ns: int, detail: str) -> None:
         self.begin_ns = begin_ns
         self.detail = detail

@@ -39,7 +39,7 @@ class StepDetector:
     origin_ns: int
     communication: CommunicationTime = field(default_factory=CommunicationTime)
 
-    _tracker: EpochTracker = field(init=False)
+    tracker: EpochTracker = field(init=False)
     _fast_path: FastPath = field(init=False)
     _phases: Phases = field(default_factory=Phases)
     _mark: DeviceMark | None = None
@@ -55,12 +55,12 @@ class StepDetector:
     _made: set[int] = field(default_factory=set)  # optimisers made since the last update
 
     def __post_init__(self) -> None:
-        self._tracker = EpochTracker(RowBuilder(self.sink, self.origin_ns, self.communication))
-        self._fast_path = FastPath(self._tracker, self._phases, self._calls)
+        self.tracker = EpochTracker(RowBuilder(self.sink, self.origin_ns, self.communication))
+        self._fast_path = FastPath(self.tracker, self._phases, self._calls)
 
     def take(self, fields: list[Any]) -> None:
         """Process the next events, given as a flat list of five fields each."""
-        tracker, phases = self._tracker, self._phases
+        tracker, phases = self.tracker, self._phases
         passed, phases_after = self._fast_path.events, self._fast_path.phases_after
         columns = [fields[field :: len(e.FIELDS)] for field in range(len(e.FIELDS))]
         kinds, times_ns, subjects, details, marks = columns
@@ -105,43 +105,23 @@ class StepDetector:
         return taken
 
     @property
-    def updates(self) -> int:
-        """Return the number of updates so far."""
-        return self._tracker.updates
-
-    @property
-    def steps(self) -> int:
-        """Return the number of steps passed to the rows."""
-        return self._tracker.steps
-
-    @property
-    def steps_ns(self) -> int:
-        """Return the time of these steps."""
-        return self._tracker.rows.steps_ns
-
-    @property
     def steps_seen(self) -> int:
         """Return the number of complete steps, the last one included.
 
         Without a loader a step is known to be complete only when the next one updates. Until then
         it counts if it had as many optimisers as the previous one.
         """
-        tracker = self._tracker
+        tracker = self.tracker
         complete = tracker.steps + (tracker.completed is not None)
-        if (
-            tracker.tail is None
-            or tracker.step is None
-            or tracker.epoch is None
-            or tracker.epoch.keys
-        ):
+        if not tracker.tail or not tracker.step or not tracker.epoch or tracker.epoch.keys:
             return complete
         before = tracker.completed[0].optimizers if tracker.completed else tracker.step.optimizers
         return complete + (len(tracker.step.optimizers) >= len(before))
 
     def finish(self) -> None:
         """End the epoch and write all rows. Waits for the device."""
-        self._tracker.close_epoch()
-        self._tracker.rows.wait()
+        self.tracker.close_epoch()
+        self.tracker.rows.wait()
 
     # time and phases
 
@@ -153,10 +133,10 @@ class StepDetector:
         self._mark = mark
 
     def _on_clocks(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._tracker.second_clock_ahead_ns = detail - time_ns
+        self.tracker.second_clock_ahead_ns = detail - time_ns
 
     def _on_detail(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._tracker.detail = subject
+        self.tracker.detail = subject
 
     def _on_made(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._made.add(subject)
@@ -165,7 +145,7 @@ class StepDetector:
     # loaders
 
     def _on_iterate(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        tracker = self._tracker
+        tracker = self.tracker
         other_ns, loader = detail
         tracker.second_clock_ahead_ns = other_ns - time_ns
         if self._phases.updating:  # a closure that iterates over the data
@@ -183,15 +163,15 @@ class StepDetector:
     def _on_iterated(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._phases.leave_to_base()
         self._iterations[subject] = e.Iteration(*detail)
-        candidate = self._tracker.find_candidate(subject)
+        candidate = self.tracker.find_candidate(subject)
         if candidate is not None:
-            candidate.started = self._tracker.moment()
+            candidate.started = self.tracker.moment()
             candidate.length, candidate.loader = detail
 
     def _on_fetch(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._fetch_ns = time_ns
         self._phases.forget_call()
-        tracker = self._tracker
+        tracker = self.tracker
         known = self._iterations.get(subject, e.Iteration(None, None))
         tracker.rejoin(subject, known.loader)
         if tracker.epoch is not None and subject in tracker.epoch.keys:
@@ -214,7 +194,7 @@ class StepDetector:
 
     def _on_fetched(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._phases.leave_to_base()
-        tracker = self._tracker
+        tracker = self.tracker
         batch: Batch = detail
         epoch = tracker.epoch
         if epoch is not None and epoch.first_key == subject and epoch.batches_left:
@@ -232,7 +212,7 @@ class StepDetector:
         else:
             self._fetch_ns = time_ns
         self._iterations.pop(subject, None)
-        tracker = self._tracker
+        tracker = self.tracker
         tracker.second_clock_ahead_ns = detail - time_ns
         epoch = tracker.epoch
         candidate = tracker.find_candidate(subject)
@@ -256,7 +236,7 @@ class StepDetector:
 
     def _on_call(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         call = e.Call(*detail)
-        tracker = self._tracker
+        tracker = self.tracker
         if tracker.late is not None:
             if not call.grad and subject in tracker.late.modules:
                 self._phases.enter(kind)
@@ -298,13 +278,13 @@ class StepDetector:
     def _forget_trial(self, *, is_late: bool = False) -> None:
         """Reset if there was only a call long ago, or before any optimiser was made."""
         was_before = is_late or self._made_ns > self._called_ns
-        if was_before and not self._phases.updating and self._tracker.forget_trial():
+        if was_before and not self._phases.updating and self.tracker.forget_trial():
             self._calls.clear()
 
     def _on_called(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._called_ns = time_ns
         self._phases.leave()
-        tracker = self._tracker
+        tracker = self.tracker
         if tracker.late is not None:
             tracker.late.end = tracker.moment()
             return
@@ -321,7 +301,7 @@ class StepDetector:
 
     def _on_backward(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._backward_ns = time_ns
-        tracker = self._tracker
+        tracker = self.tracker
         self._phases.confirm_forward(tracker.tail or tracker.step)
         tracker.promote_candidates()
         tracker.begin_without_loader(has_new_optimizer=bool(self._made))
@@ -330,7 +310,7 @@ class StepDetector:
 
     def _on_backward_done(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._phases.leave_to_base()
-        tracker = self._tracker
+        tracker = self.tracker
         current = tracker.tail or tracker.step
         if tracker.tail is not None and tracker.tail.begin_ns > self._backward_ns:
             # Weights were updated during the backward pass: the step lasts until its end.
@@ -344,7 +324,7 @@ class StepDetector:
         self._calls.clear()
 
     def _on_step(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        tracker = self._tracker
+        tracker = self.tracker
         tracker.promote_candidates()
         self._forget_trial()
         tracker.begin_without_loader(has_new_optimizer=bool(self._made))
@@ -365,7 +345,7 @@ class StepDetector:
     def _on_stepped(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._phases.end_update()
         self._made.clear()
-        tracker = self._tracker
+        tracker = self.tracker
         tracker.second_clock_ahead_ns = detail - time_ns
         if not self._phases.updating and tracker.step is not None and tracker.epoch is not None:
             tracker.begin_tail()
