@@ -83,6 +83,10 @@ class Opened:
     bucket: StoredSplit | None = None
 
 
+def _cannot_fetch(data_dir: Path, report: Report) -> None:
+    raise RequestError("cannot fetch your own data. Give its folder as --data-dir.")
+
+
 @dataclass(frozen=True)
 class DataSet:
     """A data set, and functions to check, open, fetch and verify it.
@@ -96,10 +100,10 @@ class DataSet:
     test_samples: int
     check: Callable[[Path], None]
     """Raise a DataError if the data seems to be missing; reads no data."""
-    get: Callable[[Path, Report], None]
-    """Download the data into the folder, unless it is there and valid."""
     verify: Callable[[Path], list[VerifiedFile]]
     """Check every stored file against its checksum."""
+    get: Callable[[Path, Report], None] = _cannot_fetch
+    """Download the data into the folder, unless it is there and valid."""
     shape: tuple[int, ...] = IMAGE_SHAPE
     tokens: int | None = None
     records: Records | None = None

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from stepscope.data.dataset import DataSource
 from stepscope.data.image_decode import Pixels, UnreadableImage, decode
-from stepscope.data.image_index import Listing, shown
+from stepscope.data.image_index import Listing, PackedBytes, shown
 from stepscope.data.image_transforms import draws, flips, middle_box, random_box, scale_and_shift
 from stepscope.data.loaders.dataloader import Batch, Notice, Noticed
 from stepscope.data.sample_order import BatchKey, Mask, random_bits
@@ -35,22 +35,20 @@ class FilesInMemory:
 
     def __init__(self, listing: Listing) -> None:
         self._unread: dict[int, OSError] = {}
-        block = bytearray()
-        ends = []
-        for index in range(len(listing)):
-            try:
-                block += listing.read(index)
-            except OSError as error:
-                self._unread[index] = error
-            ends.append(len(block))
-        self._block, self._ends = block, np.array(ends, dtype=np.int64)
+        self._files = PackedBytes(self._read(listing, index) for index in range(len(listing)))
+
+    def _read(self, listing: Listing, index: int) -> bytes:
+        try:
+            return listing.read(index)
+        except OSError as error:
+            self._unread[index] = error
+            return b""
 
     def read(self, index: int) -> bytes:
         """Copy a file out of the block."""
         if index in self._unread:
             raise self._unread[index]
-        start = int(self._ends[index - 1]) if index else 0
-        return bytes(memoryview(self._block)[start : int(self._ends[index])])
+        return self._files[index]
 
 
 class ImageBatches(Dataset[Any]):

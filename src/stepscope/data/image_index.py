@@ -1,15 +1,14 @@
 """List the images of a folder in the ImageNet layout: `train/<class>/...` and `val/<class>/...`.
 
-Samples alternate between classes, so that the first N samples cover all of them. Names are stored
-in one block of bytes: reference counts would make every forked worker copy their pages.
+Samples alternate between classes, so that the first N samples cover all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,22 +25,34 @@ _SHOWN = 5
 Integers = npt.NDArray[np.int64]
 
 
+class PackedBytes:
+    """Byte strings in one block: reference counts would make every forked worker copy pages."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._block, ends = bytearray(), [0]
+        for part in parts:
+            self._block += part
+            ends.append(len(self._block))
+        self.ends = np.array(ends, dtype=np.int64)
+
+    def __getitem__(self, index: int) -> bytes:
+        return bytes(memoryview(self._block)[int(self.ends[index]) : int(self.ends[index + 1])])
+
+
 @dataclass(frozen=True, eq=False)
 class Listing:
     """The paths and the classes of the images of a split."""
 
     root: Path
     labels: Integers
-    _names: bytes
-    _ends: Integers
+    _names: PackedBytes
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, index: int) -> Path:
         """Return the path of an image."""
-        start = int(self._ends[index - 1]) if index else 0
-        return self.root / os.fsdecode(self._names[start : int(self._ends[index])])
+        return self.root / os.fsdecode(self._names[index])
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -54,7 +65,7 @@ class Listing:
 
     def first(self, samples: int) -> Listing:
         """Return a listing of the first `samples` images."""
-        return Listing(self.root, self.labels[:samples], self._names, self._ends[:samples])
+        return replace(self, labels=self.labels[:samples])
 
     def size_bytes(self) -> int:
         """Return the total size of the files; unreadable files count as 0."""
@@ -132,9 +143,8 @@ def _list(split: Path, class_names: Sequence[str]) -> Listing:
         labels += [label] * len(found)
         turns += range(len(found))
     order = np.lexsort((labels, turns)) if names else np.empty(0, np.intp)
-    ordered = [names[place] for place in order.tolist()]
-    ends = np.cumsum([len(name) for name in ordered], dtype=np.int64)
-    return Listing(split, np.array(labels, np.int64)[order], b"".join(ordered), ends)
+    ordered = PackedBytes(names[place] for place in order.tolist())
+    return Listing(split, np.array(labels, np.int64)[order], ordered)
 
 
 def _classes(split: Path) -> list[Path]:

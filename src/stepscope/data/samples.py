@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -142,6 +142,20 @@ class PublishedFiles:
         count = samples_taken(split, samples, self.count("train"), self.count("test"))
         files = self.train if split == "train" else self.test
         return files[: -(-count // files[0].records)], count
+
+
+def examine(
+    path: Path, wanted: RecordFile, classes: int, read: Callable[[Path], bytes] = Path.read_bytes
+) -> tuple[VerifiedFile, bytes]:
+    """Read and check a file of records; return the result and the content."""
+    try:
+        content = read(path)
+    except FileNotFoundError:
+        return {"file": path.name, "status": "missing", "detail": "no such file"}, b""
+    except (OSError, DataError) as error:
+        detail = str(error.strerror if isinstance(error, OSError) else error)
+        return {"file": path.name, "status": "unreadable", "detail": detail}, b""
+    return {**inspect(content, wanted, classes), "file": path.name}, content
 
 
 def inspect(content: bytes | np.ndarray, wanted: RecordFile, classes: int) -> VerifiedFile:

@@ -8,9 +8,10 @@ import zlib
 from collections.abc import Callable
 
 import pytest
+from mini_cifar import MINI
 
 from stepscope.data.dataset import Split
-from stepscope.data.datasets import shapes
+from stepscope.data.datasets import cifar, shapes
 from stepscope.data.samples import PublishedFiles, RecordFile, pack
 
 
@@ -21,6 +22,12 @@ def drawn_file(split: Split, name: str, start: int, records: int) -> RecordFile:
     content = pack(drawn.images, drawn.labels).data
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     return RecordFile(name, records, md5, zlib.crc32(content))
+
+
+@pytest.fixture
+def mini(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the files of CIFAR-10 by three of five records."""
+    monkeypatch.setattr(cifar, "FILES", MINI)
 
 
 @pytest.fixture

@@ -74,22 +74,23 @@ def bin_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("mini")
 class TestAnyLayout:
     def test_all_training_samples_are_loaded_in_order(self, data_dir):
-        samples = cifar.load("train", data_dir, published=MINI)
+        samples = cifar.load("train", data_dir)
         images, labels = unpack(np.concatenate([records_of(stem) for stem in STEMS[:2]]))
         assert np.array_equal(samples.images, images)
         assert np.array_equal(samples.labels, labels)
 
     def test_test_samples_are_loaded(self, data_dir):
-        samples = cifar.load("test", data_dir, published=MINI)
+        samples = cifar.load("test", data_dir)
         assert np.array_equal(samples.labels, records_of("test_batch")[:, 0])
 
     @pytest.mark.parametrize("split", ["train", "test"])
     @pytest.mark.parametrize("samples", [None, 1, 5, 6])
     def test_files_give_what_memory_gives(self, data_dir, split, samples):
-        in_files = cifar.open_files(split, data_dir, samples, published=MINI)
-        in_memory = cifar.load(split, data_dir, samples, published=MINI)
+        in_files = cifar.open_files(split, data_dir, samples)
+        in_memory = cifar.load(split, data_dir, samples)
         assert len(in_files) == len(in_memory)
         for mine, theirs in zip(
             in_files.take(np.arange(len(in_files))),
@@ -100,22 +101,23 @@ class TestAnyLayout:
 
     def test_it_is_found_to_be_there_and_right(self, data_dir):
         before = sorted(data_dir.rglob("*"))
-        cifar.check(data_dir, MINI)
+        cifar.check(data_dir)
         assert sorted(data_dir.rglob("*")) == before
-        assert [one["status"] for one in cifar.verify(data_dir, MINI)] == ["ok"] * 3
+        assert [one["status"] for one in cifar.verify(data_dir)] == ["ok"] * 3
 
     def test_more_samples_than_there_are_is_a_wrong_request(self, data_dir):
         with pytest.raises(RequestError, match="wanted 11 samples; the data set has 10"):
-            cifar.load("train", data_dir, 11, published=MINI)
+            cifar.load("train", data_dir, 11)
 
 
+@pytest.mark.usefixtures("mini")
 class TestFaults:
     def refused(self, data_dir: Path) -> str:
         """Load all, be refused, and return why; files and memory must agree."""
         with pytest.raises(DataError) as caught:
-            cifar.load("train", data_dir, published=MINI)
+            cifar.load("train", data_dir)
         with pytest.raises(DataError) as again:
-            cifar.open_files("train", data_dir, published=MINI)
+            cifar.open_files("train", data_dir)
         assert str(again.value) == str(caught.value)
         assert f"stepscope data get cifar10 --data-dir {data_dir}" in str(caught.value)
         return str(caught.value)
@@ -123,14 +125,14 @@ class TestFaults:
     def test_nothing_there(self, tmp_path):
         assert "missing; no such file" in self.refused(tmp_path)
         with pytest.raises(DataError, match=r"missing data_batch_1\.bin, data_batch_2\.bin, test"):
-            cifar.check(tmp_path, MINI)
-        assert [one["status"] for one in cifar.verify(tmp_path, MINI)] == ["missing"] * 3
+            cifar.check(tmp_path)
+        assert [one["status"] for one in cifar.verify(tmp_path)] == ["missing"] * 3
 
     def test_a_missing_file(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
         assert "data_batch_2.bin: missing" in self.refused(bin_dir)
         with pytest.raises(DataError, match=r"missing data_batch_2\.bin \("):
-            cifar.check(bin_dir, MINI)
+            cifar.check(bin_dir)
 
     @pytest.mark.parametrize(
         ("file", "harm", "reason"),
@@ -154,25 +156,25 @@ class TestFaults:
         path = bin_dir / BIN_FOLDER / f"{file}.bin"
         path.write_bytes(harm(path.read_bytes()))
         assert reason in self.refused(bin_dir)
-        statuses = {one["file"]: one["status"] for one in cifar.verify(bin_dir, MINI)}
+        statuses = {one["file"]: one["status"] for one in cifar.verify(bin_dir)}
         assert statuses.pop(path.name) == reason.partition(";")[0]
         assert set(statuses.values()) == {"ok"}
 
     def test_a_file_of_another_size_is_seen_without_reading_it(self, bin_dir):
         os.truncate(bin_dir / BIN_FOLDER / "data_batch_2.bin", 5000)
         with pytest.raises(DataError, match="wrong size: wanted 15365 bytes, found 5000"):
-            cifar.check(bin_dir, MINI)
+            cifar.check(bin_dir)
 
     def test_what_is_not_needed_is_not_read(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").write_bytes(b"")
-        assert len(cifar.load("train", bin_dir, 5, published=MINI)) == 5
-        assert len(cifar.load("test", bin_dir, published=MINI)) == 5
+        assert len(cifar.load("train", bin_dir, 5)) == 5
+        assert len(cifar.load("test", bin_dir)) == 5
 
     def test_a_complete_layout_is_preferred_to_one_that_lacks_a_file(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
         py_files(bin_dir / PY_FOLDER)
-        assert len(cifar.load("train", bin_dir, published=MINI)) == 10
-        assert len(cifar.open_files("train", bin_dir, published=MINI)) == 10
+        assert len(cifar.load("train", bin_dir)) == 10
+        assert len(cifar.open_files("train", bin_dir)) == 10
 
     @pytest.mark.parametrize(
         ("batch", "reason"),
@@ -202,8 +204,8 @@ class TestFaults:
         LAYOUTS["bin archive"](tmp_path)
         os.truncate(tmp_path / BIN_ARCHIVE, 9000)
         with pytest.raises(DataError, match="damaged or incomplete"):
-            cifar.load("train", tmp_path, published=MINI)
-        assert [one["status"] for one in cifar.verify(tmp_path, MINI)] == ["unreadable"]
+            cifar.load("train", tmp_path)
+        assert [one["status"] for one in cifar.verify(tmp_path)] == ["unreadable"]
 
     def test_a_folder_in_the_place_of_a_file(self, bin_dir):
         path = bin_dir / BIN_FOLDER / "data_batch_1.bin"
@@ -217,7 +219,7 @@ class TestFaults:
 
         monkeypatch.setattr(Path, "is_file", denied)
         with pytest.raises(DataError, match="is not complete"):
-            cifar.check(bin_dir, MINI)
+            cifar.check(bin_dir)
 
 
 @pytest.mark.skipif(

@@ -280,5 +280,5 @@ class TestBrokenImages:
 
 
 def test_nobody_can_fetch_a_folder(reading):
-    with pytest.raises(RequestError, match="your own images"):
+    with pytest.raises(RequestError, match="your own data"):
         describe(reading).get(reading.data_dir, print)

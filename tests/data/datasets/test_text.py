@@ -103,10 +103,6 @@ class TestWhatATextIs:
         assert found["train.tsv"]["detail"] == "40 texts"
         assert "UTF-8" in found["test.tsv"]["detail"]
 
-    def test_nobody_can_fetch_it(self, reading):
-        with pytest.raises(RequestError, match="your own texts"):
-            describe(reading).get(reading.data_dir, print)
-
     def test_a_missing_extra_is_named(self, reading, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(MissingExtraError, match=r"tokenizers, .*'stepscope\[text\]'"):

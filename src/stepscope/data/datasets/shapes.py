@@ -19,13 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.data.dataset import (
-    IMAGE_SHAPE,
-    DataSet,
-    DataSource,
-    Records,
-    Split,
-)
+from stepscope.data.dataset import IMAGE_SHAPE, DataSet, DataSource, Records, Split
 from stepscope.data.sample_order import GOLDEN, Words, mix
 from stepscope.data.samples import (
     IMAGE_BYTES,
@@ -34,6 +28,7 @@ from stepscope.data.samples import (
     PublishedFiles,
     RecordFile,
     RecordFiles,
+    examine,
     inspect,
     pack,
 )
@@ -269,7 +264,7 @@ def open_files(split: Split, data_dir: Path, samples: int | None = None) -> Reco
     files, count = FILES.needed(split, samples)
     for number, file in enumerate(files):
         path = data_dir / FOLDER / file.name
-        if _examine(path, file)["status"] != "ok":
+        if examine(path, file, len(CLASS_NAMES))[0]["status"] != "ok":
             drawn = draw(split, number * file.records, (number + 1) * file.records)
             records = pack(drawn.images, drawn.labels)
             found = inspect(records, file, len(CLASS_NAMES))
@@ -293,7 +288,7 @@ def get(data_dir: Path, report: Callable[[str], None]) -> None:
 
 def verify(data_dir: Path) -> list[VerifiedFile]:
     """Check the existing record files; missing ones are drawn on demand."""
-    found = [_examine(data_dir / FOLDER / file.name, file) for file in FILES]
+    found = _verify_files(data_dir / FOLDER)
     for one in found:
         if one["status"] == "missing":
             one["status"], one["detail"] = "ok", "not written yet; drawn when needed"
@@ -305,23 +300,15 @@ def verify_cache() -> VerifiedFolder | None:
     folder = _cache()
     if folder is None:
         return None
-    found = [_examine(folder / file.name, file) for file in FILES]
     return {
         "folder": str(folder),
         "size_bytes": sum(file.stat().st_size for file in folder.glob("*")),
-        "files": [one for one in found if one["status"] != "missing"],
+        "files": [one for one in _verify_files(folder) if one["status"] != "missing"],
     }
 
 
-def _examine(path: Path, file: RecordFile) -> VerifiedFile:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return {"file": file.name, "status": "missing", "detail": f"no such file: {path}"}
-    except OSError as error:
-        detail = f"{path}: {error.strerror}"
-        return {"file": file.name, "status": "unreadable", "detail": detail}
-    return inspect(content, file, len(CLASS_NAMES))
+def _verify_files(folder: Path) -> list[VerifiedFile]:
+    return [examine(folder / file.name, file, len(CLASS_NAMES))[0] for file in FILES]
 
 
 def describe(reading: DataSource) -> DataSet:

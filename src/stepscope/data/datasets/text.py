@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.data.dataset import (
-    DataSet,
-    DataSource,
-    Opened,
-    Report,
-    Split,
-    samples_taken,
-)
-from stepscope.data.image_index import content_of, shown
+from stepscope.data.dataset import DataSet, DataSource, Opened, Split, samples_taken
+from stepscope.data.image_index import PackedBytes, content_of, shown
 from stepscope.errors import DataError, RequestError, require_packages
 from stepscope.records.types import VerifiedFile
 
@@ -33,25 +26,22 @@ class Texts:
     """Texts and their labels, by index."""
 
     labels: Integers
-    _block: bytes
-    _ends: Integers
+    _texts: PackedBytes
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def text(self, index: int) -> str:
         """Return one text."""
-        start = int(self._ends[index - 1]) if index else 0
-        return self._block[start : int(self._ends[index])].decode()
+        return self._texts[index].decode()
 
     def first(self, samples: int) -> Texts:
         """Return the first `samples` texts."""
-        return Texts(self.labels[:samples], self._block, self._ends[:samples])
+        return replace(self, labels=self.labels[:samples])
 
     def size_bytes(self) -> int:
         """Return the memory size of the texts and labels."""
-        in_block = int(self._ends[-1]) if len(self) else 0
-        return in_block + self._ends.nbytes + self.labels.nbytes
+        return int(self._texts.ends[len(self)]) + 2 * self.labels.nbytes
 
 
 def read_texts(file: Path) -> Texts:
@@ -88,8 +78,7 @@ def _read(file: Path, changed_ns: int, size_bytes: int) -> Texts:
             )
         texts.append(values[sentence].encode())
         labels.append(_label(values[label], file, number))
-    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-    return Texts(np.array(labels, np.int64), b"".join(texts), ends)
+    return Texts(np.array(labels, np.int64), PackedBytes(texts))
 
 
 def _lines(file: Path) -> list[str]:
@@ -149,7 +138,6 @@ def describe(reading: DataSource) -> DataSet:
         # `describe` has already found the texts.
         check=lambda data_dir: require_packages("reading texts", "text", "tokenizers"),
         open_batches=_open,
-        get=_get,
         verify=_verify,
         shape=(reading.sequence_length,),
         tokens=reading.tokens,
@@ -207,10 +195,6 @@ def _open(split: Split, reading: DataSource) -> Opened:
             f"takes {reading.tokens:,}. Choose the network that it belongs to."
         )
     return Opened(TextBatches(texts, make_tokenizer(tokens, reading.sequence_length)), len(texts))
-
-
-def _get(data_dir: Path, report: Report) -> None:
-    raise RequestError(f"{NAME}: cannot fetch your own texts. Give their folder as --data-dir.")
 
 
 def _verify(data_dir: Path) -> list[VerifiedFile]:
