@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyze.predicted_scaling import (
-    Base,
-    NetworkLink,
-    ScalingInputs,
-    bucket_count,
-    predict,
-)
-from stepscope.analyze.scaling import Mode
+from stepscope.analyze.predicted_scaling import Base, Mode, ScalingInputs, bucket_count, predict
 
 # One process, 64 samples in 100 ms: 50 ms backward, 10 ms that do not depend on the samples.
 ONE = Base(1, 64, samples_per_s=640, step_s=0.1, backward_s=0.05, fixed_s=0.01)
 # 1 MB of gradients at 10 MB/s: four processes take 6/4 * 0.1 s + 6 * 1 ms = 156 ms.
-SLOW = NetworkLink(bandwidth_bytes_per_s=1e7, latency_s=0.001)
+SLOW = ScalingInputs(1e7, latency_s=0.001, gradient_bytes=10**6, overlap_share=0)
 
 
 def test_a_ring_sends_its_share_over_each_link_in_twice_the_turns() -> None:
-    assert SLOW.allreduce_s(1e6, 4) == pytest.approx(0.156)
-    assert SLOW.allreduce_s(1e6, 2) == pytest.approx(0.102)
-    assert SLOW.allreduce_s(1e6, 1) == 0
+    by_processes = {count: SLOW.allreduce_s(count) for count in (1, 2, 4)}
+    assert by_processes == pytest.approx({1: 0, 2: 0.102, 4: 0.156})
 
 
 def test_every_portion_of_the_gradients_takes_its_own_turns() -> None:
-    mib, network = 2**20, NetworkLink(bandwidth_bytes_per_s=2**20, latency_s=1)
+    mib = 2**20
+    inputs = ScalingInputs(mib, latency_s=1, gradient_bytes=60 * mib, overlap_share=0)
     # One of 1 MiB, then up to 25 MiB each: 60 MiB go as 1 + 25 + 25 + 9.
     sizes = {1: 1, mib: 1, mib + 1: 2, 26 * mib: 2, 60 * mib: 4}
     assert {size: bucket_count(size) for size in sizes} == sizes
-    assert network.allreduce_s(60 * mib, 4) == pytest.approx(6 / 4 * 60 + 6 * 4)
+    assert inputs.allreduce_s(4) == pytest.approx(6 / 4 * 60 + 6 * 4)
 
 
 def test_portions_are_those_of_the_training() -> None:
@@ -53,7 +48,7 @@ def test_portions_are_those_of_the_training() -> None:
 def test_each_computes_on_its_part_and_waits_for_the_allreduce(
     mode: Mode, batch: int, step_s: float
 ) -> None:
-    found = predict(mode, batch, 4, ONE, ScalingInputs(SLOW, 10**6, overlap_share=0))
+    found = predict(mode, batch, 4, ONE, SLOW)
     assert found["step_s"] == pytest.approx(step_s)
     assert found["samples_per_s"] == pytest.approx(batch / step_s)
     assert found["speedup"] == pytest.approx(batch / 64 * 0.1 / step_s)
@@ -61,24 +56,24 @@ def test_each_computes_on_its_part_and_waits_for_the_allreduce(
 
 
 def test_what_is_hidden_is_never_more_than_the_backward_pass_takes() -> None:
-    half = ScalingInputs(SLOW, 10**6, overlap_share=0.5)
+    half = replace(SLOW, overlap_share=0.5)
     # Half of 156 ms is more than a quarter of 50 ms of backward, and than the whole of them.
     assert predict("strong", 64, 4, ONE, half)["exposed_s"] == pytest.approx(0.156 - 0.0125)
     assert predict("weak", 256, 4, ONE, half)["exposed_s"] == pytest.approx(0.156 - 0.05)
-    tenth = ScalingInputs(SLOW, 10**6, overlap_share=0.1)
+    tenth = replace(SLOW, overlap_share=0.1)
     assert predict("weak", 256, 4, ONE, tenth)["exposed_s"] == pytest.approx(0.9 * 0.156)
 
 
 def test_the_process_with_the_most_samples_sets_the_pace() -> None:
     ten = Base(1, 10, samples_per_s=100, step_s=0.1, backward_s=0, fixed_s=0)
-    at_once = ScalingInputs(NetworkLink(1e30, 0), 1, overlap_share=0)
+    at_once = ScalingInputs(1e30, 0, gradient_bytes=1, overlap_share=0)
     # Ten samples over four: some have three of them.
     assert predict("strong", 10, 4, ten, at_once)["speedup"] == pytest.approx(10 / 3)
 
 
 def test_a_base_of_two_is_taken_without_its_communication() -> None:
     two = Base(2, 64, 640, step_s=0.1, backward_s=0.06, fixed_s=0.01, communication_s=0.02)
-    found = predict("strong", 64, 4, two, ScalingInputs(SLOW, 10**6, overlap_share=1))
+    found = predict("strong", 64, 4, two, replace(SLOW, overlap_share=1))
     # Half of the 70 ms that go with the samples, 10 ms that stay; backward's own part is 40 ms.
     assert found["exposed_s"] == pytest.approx(0.156 - 0.02)
     assert found["step_s"] == pytest.approx(0.045 + 0.136)
@@ -109,8 +104,7 @@ def test_no_prediction_is_better_than_ideal_and_a_faster_network_is_never_worse(
     backward_s, fixed_s = (share * step_s / 2 for share in shares)
     base = Base(1, 64, 64 / step_s, step_s, backward_s, fixed_s)
     slow, fast = (
-        ScalingInputs(NetworkLink(bandwidth * times, latency_s), gradient_bytes, overlap)
-        for times in (1, 2)
+        ScalingInputs(bandwidth * times, latency_s, gradient_bytes, overlap) for times in (1, 2)
     )
     for mode, batch in (("strong", 64), ("weak", 64 * processes)):
         found = predict(mode, batch, processes, base, slow)  # type: ignore[arg-type]

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from written_runs import write_run
 
-from stepscope.analyze.scaling import Scale
-from stepscope.analyze.scaling_answer import scaling_of
+from stepscope.analyze.scaling import Scale, scaling_of
 from stepscope.errors import AnswerIsNo
 from stepscope.records.sweep_folder import Sweep
 

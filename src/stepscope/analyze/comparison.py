@@ -29,6 +29,7 @@ from stepscope.stats import (
     CANNOT_TELL,
     NO_DIFFERENCE,
     Ratio,
+    Verdict,
     confidence_of_each,
     interval_of,
     known_median,
@@ -38,7 +39,6 @@ from stepscope.stats import (
     rounds_needed,
     verdict,
 )
-from stepscope.stats.ratios import Verdict
 
 # --- Differences in settings and machines
 

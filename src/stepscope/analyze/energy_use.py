@@ -28,8 +28,7 @@ from stepscope.records.types import (
     PhaseEnergy,
     Summary,
 )
-from stepscope.stats import median
-from stepscope.stats.least_squares import least_squares
+from stepscope.stats import least_squares, median
 
 # --- Joules by phase
 

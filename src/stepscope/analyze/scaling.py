@@ -1,4 +1,4 @@
-"""How much faster is a training in more processes? Speed-up and efficiency over rounds.
+"""What do more processes bring? Speed-up and efficiency, measured over rounds and predicted.
 
 Strong scaling: the processes share the batch. Weak scaling: each process takes a whole batch. The
 speed-up is relative to the fewest processes, the base. Rates exclude the start of each epoch.
@@ -6,21 +6,37 @@ speed-up is relative to the fewest processes, the base. Rates exclude the start 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Literal, get_args
+from typing import get_args
 
+from stepscope.analyze.predicted_scaling import Base, Mode, ScalingInputs, predict
+from stepscope.analyze.rank_balance import ranks_of
 from stepscope.analyze.sweep_summary import steady_steps
+from stepscope.errors import AnswerIsNo
 from stepscope.records import schema
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep, Trial
-from stepscope.records.types import MeasuredScaling, Setting
+from stepscope.records.types import (
+    ExchangeTime,
+    MeasuredScaling,
+    PredictedScaling,
+    ScalingAnswer,
+    ScalingAssumptions,
+    Setting,
+)
 from stepscope.stats import known_mean, known_median, ratio_of_rounds
-from stepscope.units import format_count
+from stepscope.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_share,
+)
 
-Mode = Literal["strong", "weak"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+KIND = "scale"
+_MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)
@@ -45,16 +61,11 @@ class Scale:
 
     def settings(self) -> list[Setting]:
         """List the settings to try, each once: one process is the same in both modes."""
-        wanted = [self.values(mode, count) for count in self.processes for mode in MODES]
+        wanted = [self.values(mode, count) for count in self.processes for mode in _MODES]
         return [values for place, values in enumerate(wanted) if values not in wanted[:place]]
 
 
-def measured_scaling(sweep: Sweep, scale: Scale) -> list[MeasuredScaling]:
-    """Return a row for each mode and number of processes, the base first in each mode."""
-    return [_row(sweep, scale, mode, count) for mode in MODES for count in scale.processes]
-
-
-def trials_with_rate(sweep: Sweep, values: Setting) -> list[Trial]:
+def _trials_with_rate(sweep: Sweep, values: Setting) -> list[Trial]:
     """Return the completed trials of a setting that have steps after the start of an epoch."""
     return [
         trial
@@ -65,7 +76,7 @@ def trials_with_rate(sweep: Sweep, values: Setting) -> list[Trial]:
     ]
 
 
-def communication_of(sweep: Sweep, trials: Iterable[Trial]) -> float | None:
+def _communication_of(sweep: Sweep, trials: Iterable[Trial]) -> float | None:
     """Return the exposed communication of a step on rank 0; None for one process."""
     runs = (load_run(sweep.folder_of(trial)) for trial in trials)
     return known_median(
@@ -75,8 +86,9 @@ def communication_of(sweep: Sweep, trials: Iterable[Trial]) -> float | None:
 
 def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> MeasuredScaling:
     values, base = scale.values(mode, count), scale.base
-    trials = trials_with_rate(sweep, values)
-    rates, at_base = _by_round(trials), _by_round(trials_with_rate(sweep, scale.values(mode, base)))
+    trials = _trials_with_rate(sweep, values)
+    rates = _by_round(trials)
+    at_base = _by_round(_trials_with_rate(sweep, scale.values(mode, base)))
     row: MeasuredScaling = {
         "mode": mode,
         "processes": count,
@@ -86,7 +98,7 @@ def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> MeasuredScaling:
         "low": None,
         "high": None,
         "efficiency": None,
-        "communication_s": communication_of(sweep, trials),
+        "communication_s": _communication_of(sweep, trials),
         "rounds": 0,
         "reason": None,
     }
@@ -117,7 +129,7 @@ def _by_round(trials: Iterable[Trial]) -> dict[int, float]:
 # --- Processes that share the CPUs
 
 
-def shared_processors(sweep: Sweep, scale: Scale) -> Iterator[str]:
+def _shared_processors(sweep: Sweep, scale: Scale) -> Iterator[str]:
     """Yield notes on numbers of processes that have fewer CPUs each than the base."""
     threads = {count: _cpu_threads(sweep, scale, count) for count in scale.processes}
     at_base, cpus = threads.pop(scale.base) or (None, None)
@@ -136,9 +148,174 @@ def shared_processors(sweep: Sweep, scale: Scale) -> Iterator[str]:
 
 def _cpu_threads(sweep: Sweep, scale: Scale, count: int) -> tuple[int, int | None] | None:
     """Return the threads of a process that computes on the CPU, and the usable CPUs."""
-    for trial in trials_with_rate(sweep, scale.values("strong", count))[:1]:
+    for trial in _trials_with_rate(sweep, scale.values("strong", count))[:1]:
         environment = load_run(sweep.folder_of(trial)).info["environment"]
         threads = environment.get("threads")
         if environment.get("device", "").startswith("cpu") and threads is not None:
             return threads, environment.get("cpus_usable")
     return None
+
+
+# --- The prediction for machines over a network
+
+
+def _measured_base(sweep: Sweep, scale: Scale, mode: Mode) -> Base | None:
+    """Return the base of a mode from its round of median speed; None without figures."""
+    trials = _trials_with_rate(sweep, scale.values(mode, scale.base))
+    if not trials:
+        return None
+    by_rate = sorted(trials, key=lambda trial: trial.metrics["steady_samples_per_s"] or 0.0)
+    middle = by_rate[(len(trials) - 1) // 2]
+    steady, rate = middle.metrics["steady"], middle.metrics["steady_samples_per_s"]
+    step_s, backward_s = steady["step_s"], steady["backward_s"]
+    if rate is None or step_s is None or backward_s is None:
+        return None
+    return Base(
+        processes=scale.base,
+        batch_size=scale.total_batch(mode, scale.base),
+        samples_per_s=rate,
+        step_s=step_s,
+        backward_s=backward_s,
+        fixed_s=(steady["optimizer_s"] or 0.0) + (steady["other_s"] or 0.0),
+        communication_s=_communication_of(sweep, [middle]) or 0.0,
+    )
+
+
+# --- The answer
+
+
+_MODE_WORDS = {"strong": "with the same batch", "weak": "with a batch for each process"}
+_ASSUMPTIONS = (
+    "each process has a machine like the base's; its time shrinks with its part of the batch, "
+    "except for the optimiser"
+)
+
+
+def scale_of(sweep: Sweep) -> Scale:
+    """Return the trials that a scale sweep compares."""
+    wanted = sweep.info["scale"]
+    return Scale(wanted["batch_size"], tuple(wanted["processes"]))
+
+
+def scaling_of(sweep: Sweep) -> ScalingAnswer:
+    """Return the answer of a scale sweep, or raise `AnswerIsNo` if nothing can be compared."""
+    scale = scale_of(sweep)
+    measured = [_row(sweep, scale, mode, count) for mode in _MODES for count in scale.processes]
+    predicted, assumed = _prediction(sweep, scale, measured)
+    others = [row for row in measured if row["processes"] != scale.base]
+    if not predicted and all(row["speedup"] is None for row in others):
+        reasons = [row["reason"] for row in measured if row["reason"]]
+        reasons = reasons or ([assumed["how"]] if assumed else [])
+        why = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons))
+        raise AnswerIsNo(f"nothing can be compared: {why}. The trials are in {sweep.path}")
+    return {
+        "measured": measured,
+        "predicted": predicted,
+        "assumed": assumed,
+        "notes": list(_shared_processors(sweep, scale)),
+        "answer": _sentence(scale, others, predicted, assumed),
+        "path": str(sweep.path),
+    }
+
+
+def gradient_bytes_of(sweep: Sweep) -> tuple[int | None, str]:
+    """Return the bytes of all gradients from a trial's memory bill, or None and the reason."""
+    reason = "no trial was completed"
+    for values in scale_of(sweep).settings():
+        for trial in _trials_with_rate(sweep, values):
+            run = load_run(sweep.folder_of(trial))
+            for each in (run, *ranks_of(run)):  # each rank has its own bill
+                bill = each.summary.get("memory_bill")
+                if bill is not None:
+                    return int(bill["items"]["gradients"]["bytes"]), ""
+                reason = (each.summary.get("absent") or {}).get("memory_bill", reason)
+    return None, reason
+
+
+def _prediction(
+    sweep: Sweep, scale: Scale, measured: Sequence[MeasuredScaling]
+) -> tuple[list[PredictedScaling], ScalingAssumptions | None]:
+    wanted = sweep.info["scale"]
+    if not wanted["predict"] or wanted["bandwidth_bytes_per_s"] is None:
+        return [], None
+    bandwidth, latency_s = wanted["bandwidth_bytes_per_s"], wanted["latency_s"] or 0.0
+    gradient_bytes, why_unknown = gradient_bytes_of(sweep)
+    share, how_overlap = _overlap(measured, wanted["exchanges"])
+    assumed: ScalingAssumptions = {
+        "bandwidth_bytes_per_s": bandwidth,
+        "latency_s": latency_s,
+        "gradient_bytes": gradient_bytes,
+        "overlap_share": share,
+        "how": f"no prediction, because the size of the gradients is unknown: {why_unknown}",
+    }
+    if gradient_bytes is None:
+        return [], assumed
+    inputs = ScalingInputs(bandwidth, latency_s, gradient_bytes, share)
+    predicted = [
+        predict(mode, scale.total_batch(mode, count), count, base, inputs)
+        for mode in _MODES
+        if (base := _measured_base(sweep, scale, mode)) is not None
+        for count in wanted["predict"]
+    ]
+    latency = "" if wanted["latency_s"] is not None else "; no latency, because none was given"
+    size = f"a ring all-reduce of {format_bytes(gradient_bytes)} of gradients per step"
+    return predicted, {**assumed, "how": f"{size}; {how_overlap}{latency}; {_ASSUMPTIONS}"}
+
+
+def _overlap(
+    measured: Sequence[MeasuredScaling], exchanges: Sequence[ExchangeTime]
+) -> tuple[float, str]:
+    """Return the share of an all-reduce that is hidden, and the explanation."""
+    allreduce_of = {
+        each["processes"]: each["exchange_s"] for each in exchanges if each["exchange_s"]
+    }
+    known = [
+        (row["communication_s"], allreduce_of[row["processes"]])
+        for row in measured
+        if row["communication_s"] is not None and row["processes"] in allreduce_of
+    ]
+    if not known:
+        reasons = (each["reason"] for each in exchanges if each["reason"])
+        reason = next(reasons, "no trial of several processes has figures")
+        return 0.0, f"no overlap with the backward pass is assumed: {reason}"
+    exposed_s, allreduce_s = (sum(values) / len(values) for values in zip(*known, strict=True))
+    share = max(0.0, 1 - exposed_s / allreduce_s)
+    return share, (
+        f"{format_share(share)} of it hidden behind the backward pass, as measured: "
+        f"{format_duration(exposed_s)} of {format_duration(allreduce_s)} were exposed"
+    )
+
+
+def _sentence(
+    scale: Scale,
+    others: Sequence[MeasuredScaling],
+    predicted: Sequence[PredictedScaling],
+    assumed: ScalingAssumptions | None,
+) -> str:
+    most = scale.processes[-1]
+    measured = [_describe(scale.base, row) for row in others if row["processes"] == most]
+    sentences = [f"Measured: {'; '.join(measured)}."] if measured else []
+    if predicted and assumed is not None:
+        furthest = max(row["processes"] for row in predicted)
+        network = format_bandwidth(assumed["bandwidth_bytes_per_s"])
+        speedups = [
+            f"{row['speedup']:.2f} times as fast {_MODE_WORDS[row['mode']]}, "
+            f"{format_share(row['efficiency'])} efficiency"
+            for row in predicted
+            if row["processes"] == furthest
+        ]
+        sentences.append(f"Predicted over {network}: {furthest} processes {'; '.join(speedups)}.")
+    if scale.base > 1:
+        sentences.append(f"The base is {scale.base} processes, the fewest that were measured.")
+    return " ".join(sentences)
+
+
+def _describe(base: int, row: MeasuredScaling) -> str:
+    who = f"{row['processes']} processes {_MODE_WORDS[row['mode']]}"
+    if row["speedup"] is None or row["efficiency"] is None:
+        return f"{who} gave no result ({row['reason']})"
+    interval = "too few rounds for an interval"
+    if row["low"] is not None and row["high"] is not None:
+        interval = f"{row['low']:.2f} to {row['high']:.2f} in {row['rounds']} rounds"
+    efficiency = f"{format_share(row['efficiency'])} efficiency"
+    return f"{who} are {row['speedup']:.2f} times as fast as {base} ({interval}), {efficiency}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.scaling_answer import scaling_of
+from stepscope.analyze.scaling import scaling_of
 from stepscope.cli.end_of_run import display_of_trials, leave_chart, leave_report
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SpecFlags, count, named_settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from stepscope.analyze.scaling_answer import scaling_of
+from stepscope.analyze.scaling import scaling_of
 from stepscope.errors import AnswerIsNo
 from stepscope.experiments import scale_trials
 from stepscope.experiments.labs.lab_plan import Plan
