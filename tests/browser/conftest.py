@@ -73,6 +73,22 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture(scope="session")
+def run_no_script() -> Callable[[Any], None]:
+    """Check that a script that is added to a page is refused."""
+
+    def check(page: Any) -> None:
+        before = page.title()
+        page.evaluate(
+            "() => { const script = document.createElement('script');"
+            " script.textContent = \"document.title = 'owned'\"; document.body.append(script); }"
+        )
+        assert page.title() == before
+        assert any("Content Security Policy" in line for line in page.heard)
+
+    return check
+
+
+@pytest.fixture(scope="session")
 def complaints() -> Callable[[Any], list[Any]]:
     """Ask axe-core's rules what they have to say of a page."""
     rules = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")

@@ -54,6 +54,20 @@ def write_whole_run(path: Path, name: str = "lenet", **changes: Any) -> Path:
     return path
 
 
+def unclosed(run: Path) -> Path:
+    """Make a run one that still goes on."""
+    info = json.loads((run / schema.RUN).read_text())
+    (run / schema.RUN).write_text(json.dumps({**info, "status": "running", "summary": {}}))
+    return run
+
+
+def add_steps(run: Path, times: int = 1) -> None:
+    """Append the steps of the second epoch so many times, three times as slow."""
+    rows = (run / schema.STEPS).read_text().splitlines()[1 + _STEPS // 2 : 1 + _STEPS]
+    with (run / schema.STEPS).open("a") as file:
+        file.write("".join(row.replace("0.01,", "0.03,") + "\n" for row in rows * times))
+
+
 def write_sweep_of_runs(path: Path, **repeats: tuple[float, ...]) -> Path:
     """Write a sweep over batch sizes, `b8=(1.0, 1.1)`: how slow each of its rounds was."""
     trials = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,18 +42,10 @@ EPOCH = {"type": "epoch", "epoch": "1", "split": "train", "total_s": "10.8", "lo
 TRAINED = {**EPOCH, "accuracy": "0.3125", "top5": "0.81"}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 50.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(progress_bar, "monotonic", clock)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now_s=50.0)
+    monkeypatch.setattr(progress_bar, "monotonic", lambda: clock.now_s)
     return clock
 
 
@@ -95,32 +88,21 @@ def test_what_is_not_known_yet_is_left_out():
 def test_elsewhere_there_are_plain_lines_now_and_then(clock):
     file = StringIO()
     with LiveDisplay(Console(file=file, force_terminal=False, width=80)) as display:
+        display.message({"type": "ready", "preparation_s": 2.5})
         display.message(PROGRESS)
-        assert file.getvalue() == ""
         clock.now_s += progress_bar.PLAIN_EVERY_S
         display.message(PROGRESS)
-        display.message(PROGRESS)
-    assert file.getvalue() == "  ".join(FIGURES) + "\n"
-
-
-def test_elsewhere_there_is_never_an_escape_code(clock):
-    file = StringIO()
-    with LiveDisplay(Console(file=file, force_terminal=False)) as display:
-        display.message({"type": "ready", "preparation_s": 2.5})
-        clock.now_s += 60
         display.message(PROGRESS)
         display.message(TRAINED)
         display.output("a line of the training")
         display.stopping()
-    text = file.getvalue()
-    assert "\x1b" not in text
-    assert "\r" not in text
-    assert text.splitlines() == [
+    assert file.getvalue().split("\n") == [
         "data and network ready in 2.5 s",
         "  ".join(FIGURES),
         "epoch 1: 10.8 s, loss 1.875, accuracy 31.2 %",
         "a line of the training",
         "stopping after this step; press Ctrl-C again to stop at once",
+        "",
     ]
 
 
@@ -134,9 +116,24 @@ def test_lost_workers_are_a_line_of_their_own(left, words):
     assert text == f"data loader: worker (pid 7) is gone; continuing with {words}\n"
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_finished_epoch_stays_on_the_screen(terminal):
-    text = without_codes(shown(PROGRESS, TRAINED, terminal=terminal))
+@pytest.mark.parametrize(
+    ("forecast", "words"),
+    [
+        ({"workers": 4, "workers_that_fit": 2}, "2 of 4 workers"),
+        ({"workers": 1, "workers_that_fit": 0}, "0 of 1 worker"),
+        ({"workers": 2, "workers_that_fit": 2}, ""),
+        ({"workers": 0, "workers_that_fit": 0}, ""),
+        ({"workers": 2, "workers_that_fit": None}, ""),
+        ({"reason": "no forecast"}, ""),
+    ],
+)
+def test_workers_that_will_not_fit_are_told_of_before_the_run(forecast, words):
+    line = f"memory forecast: {words} will fit from epoch 2 on\n" if words else ""
+    assert shown({"type": "forecast", "forecast": forecast}, terminal=False) == line
+
+
+def test_a_finished_epoch_stays_on_the_screen():
+    text = without_codes(shown(PROGRESS, TRAINED, terminal=True))
     assert "epoch 1: 10.8 s, loss 1.875, accuracy 31.2 %\n" in text
 
 

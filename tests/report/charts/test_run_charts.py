@@ -16,7 +16,6 @@ from stepscope.records.sweep_folder import load_sweep
 from stepscope.report.charts.chart import ChartMark, drawable
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.charts.sweep_charts import sections_of_groups, sweep_chart
-from stepscope.report.palette import PHASE_COLOURS, colours_of
 
 
 @pytest.fixture
@@ -100,28 +99,24 @@ def test_one_epoch_is_no_course_of_a_training(run):
     assert not {"Loss by epoch", "Accuracy by time"} & set(titles)
 
 
-def test_phases_keep_their_colours_beside_what_is_none():
-    colours = colours_of(["step", "forward", "idle"])
-    assert colours["forward"] == PHASE_COLOURS["forward"]
-
-
 # --- several
 
 
-def test_runs_that_differ_by_chance_alone_are_one_group(tmp_path):
-    paths = [
-        write_whole_run(tmp_path / str(seed), spec={"seed": seed, "batch_size": size})
-        for seed, size in ((1, 8), (2, 8), (3, 16))
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        (
+            [{"seed": seed, "batch_size": size} for seed, size in ((1, 8), (2, 8), (3, 16))],
+            [("batch_size=8", 2), ("batch_size=16", 1)],
+        ),
+        ([{"name": "before"}, {"name": "after"}], [("before", 1), ("after", 1)]),
+    ],
+)
+def test_runs_that_differ_by_chance_alone_are_one_group(tmp_path, specs, named):
+    runs = [
+        load_run(write_whole_run(tmp_path / str(at), spec=spec)) for at, spec in enumerate(specs)
     ]
-    groups = group_runs([load_run(path) for path in paths])
-    names = [(group.name, len(group.runs)) for group in groups]
-    assert names == [("batch_size=8", 2), ("batch_size=16", 1)]
-
-
-def test_two_names_are_two_groups_whatever_else_is_the_same(tmp_path):
-    paths = [write_whole_run(tmp_path / name, spec={"name": name}) for name in ("before", "after")]
-    groups = group_runs([load_run(path) for path in paths])
-    assert [group.name for group in groups] == ["before", "after"]
+    assert [(group.name, len(group.runs)) for group in group_runs(runs)] == named
 
 
 def test_a_sweep_over_batch_sizes_shows_the_time_of_a_mini_batch(tmp_path):

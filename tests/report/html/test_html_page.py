@@ -62,19 +62,21 @@ def document(text: str = "x", charts: tuple[Chart, ...] = ()) -> Document:
     return Document(text, text, [text], [finding], [table], sections, {}, [table])
 
 
-@pytest.fixture
-def run(tmp_path):
-    return load_run(write_whole_run(tmp_path / "run", name=EVIL, spec={"data": EVIL}, note=EVIL))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "run"
+    return load_run(write_whole_run(path, name=EVIL, spec={"data": EVIL}, note=EVIL))
 
 
-def test_what_people_named_is_text_and_never_markup(run):
-    seen = Seen(to_html(document_of(run), SCRIPT))
+@pytest.fixture(scope="module")
+def seen(run):
+    return Seen(to_html(document_of(run), SCRIPT))
+
+
+def test_what_people_named_is_text_and_never_markup(seen):
     assert not seen.named("img")
-    assert [each.get("type") for each in seen.named("script")] == [
-        "application/json",
-        "module",
-        "module",
-    ]
+    kinds = [each.get("type") for each in seen.named("script")]
+    assert kinds == ["application/json", "module", "module"]
     assert not any(name.startswith("on") for _, each in seen.elements for name in each)
     (title,) = seen.texts["title"]
     assert title == f"{EVIL} - stepscope"
@@ -90,8 +92,7 @@ def test_no_text_whatever_adds_an_element_to_a_page(text):
     assert elements_with(text) == elements_with("x")
 
 
-def test_the_policy_allows_just_the_scripts_and_styles_that_are_there(run):
-    seen = Seen(to_html(document_of(run), SCRIPT))
+def test_the_policy_allows_just_the_scripts_and_styles_that_are_there(seen):
     (policy,) = [each["content"] for each in seen.named("meta") if each.get("http-equiv")]
     assert policy.startswith("default-src 'none'; ")
     assert "unsafe" not in policy
@@ -113,22 +114,17 @@ def test_a_page_names_no_address_and_shows_what_is_quoted_as_code(run):
     assert "**See `stepscope <b>_x`.**" in to_markdown(quoted)
 
 
-def test_every_chart_has_words_and_a_table_of_its_values(run):
-    shown = document_of(run)
-    seen = Seen(to_html(shown, SCRIPT))
+def test_every_chart_has_words_and_a_table_of_its_values(run, seen):
     drawn = [each for each in seen.named("div") if "data-chart" in each]
-    assert [each["data-chart"] for each in drawn] == [str(at) for at in range(len(shown.charts()))]
+    charts = document_of(run).charts()
+    assert [each["data-chart"] for each in drawn] == [str(at) for at in range(len(charts))]
     assert all(each["role"] == "img" and each["aria-label"] for each in drawn)
     assert len(json.loads(seen.texts["script"][0])) == len(drawn)
     assert seen.texts["summary"].count("Values") == len(drawn)
 
 
-def test_headings_follow_each_other_without_a_gap(run):
-    levels = [
-        int(tag[1])
-        for tag, _ in Seen(to_html(document_of(run), SCRIPT)).elements
-        if re.fullmatch("h[1-6]", tag)
-    ]
+def test_headings_follow_each_other_without_a_gap(seen):
+    levels = [int(tag[1]) for tag, _ in seen.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
@@ -143,10 +139,11 @@ def test_the_verdict_says_what_takes_most_and_how_sure_that_is(run):
     assert sure.startswith("40 steps, figures without epoch 1, ")
 
 
-def test_lines_that_were_cut_are_counted_on_the_page(run):
-    with (run.path / "steps.csv").open("a") as file:
+def test_lines_that_were_cut_are_counted_on_the_page(tmp_path):
+    path = write_whole_run(tmp_path / "run")
+    with (path / "steps.csv").open("a") as file:
         file.write("1,2,3\nnonsense\n")
-    shown = document_of_run(load_run(run.path), []).verdict
+    shown = document_of_run(load_run(path), []).verdict
     assert "steps.csv: skipped 2 unreadable lines." in shown
 
 
@@ -220,18 +217,14 @@ def test_without_vl_convert_a_script_that_was_kept_will_do_and_without_one_the_e
     assert chart_embed.vega_script() == "kept"
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr("stepscope.report.html.html_page.vega_script", lambda: SCRIPT)
+    half_a_letter = write_page(document("\ud800"), tmp_path / "half.html")
+    assert "<h1>?</h1>" in half_a_letter.read_text(encoding="utf-8")
     (tmp_path / "report.html").mkdir()
     with pytest.raises(RequestError, match="--html FILE"):
         write_page(document(), tmp_path / "report.html")
-    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
-
-
-def test_half_a_letter_in_a_name_does_not_stop_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr("stepscope.report.html.html_page.vega_script", lambda: SCRIPT)
-    page = write_page(document("\ud800"), tmp_path / "report.html")
-    assert "<h1>?</h1>" in page.read_text(encoding="utf-8")
+    assert {each.name for each in tmp_path.iterdir()} == {"half.html", "report.html"}
 
 
 def test_a_page_is_made_without_anything_heavy():

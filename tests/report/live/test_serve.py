@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from complete_run import EVIL, write_sweep_of_runs, write_whole_run
+from complete_run import EVIL, add_steps, unclosed, write_sweep_of_runs, write_whole_run
 from serve_client import Served, Start
 from written_runs import write_run
 
@@ -123,32 +123,24 @@ def test_what_was_seen_already_is_not_sent_again(served):
 
 
 def test_a_run_that_goes_on_has_news(served, runs):
-    run = write_whole_run(runs / "going", "going")
-    info = json.loads((run / schema.RUN).read_text())
-    (run / schema.RUN).write_text(json.dumps({**info, "status": "running", "summary": {}}))
+    run = unclosed(write_whole_run(runs / "going", "going"))
     before = served.news("/runs/going")
     assert before["active"]
-    rows = (run / schema.STEPS).read_text().splitlines()[1:]
-    with (run / schema.STEPS).open("a") as file:
-        file.write("\n".join(rows) + "\n")
+    add_steps(run)
     after = served.news("/runs/going")
     assert after["version"] != before["version"]
     assert "40 steps" in before["body"]
-    assert "80 steps" in after["body"]
+    assert "60 steps" in after["body"]
 
 
 def test_a_large_run_is_read_apart_and_goes_on_to_grow(served, runs):
     run = write_whole_run(runs / "large", "large")
-    info = json.loads((run / schema.RUN).read_text())
-    (run / schema.RUN).write_text(json.dumps({**info, "status": "running", "summary": {}}))
-    rows = (run / schema.STEPS).read_text().splitlines()[21:] * 300
-    with (run / schema.STEPS).open("a") as file:
-        file.write("\n".join(rows) + "\n")
+    closed = (run / schema.RUN).read_text()
+    add_steps(unclosed(run), times=300)
     served.wait_for("/runs/large", "6,040 steps")
-    with (run / schema.STEPS).open("a") as file:
-        file.write("\n".join(rows) + "\n")
+    add_steps(run, times=300)
     served.wait_for("/runs/large", "12,040 steps")
-    (run / schema.RUN).write_text(json.dumps(info))
+    (run / schema.RUN).write_text(closed)
     served.wait_for("/runs/large", "completed")
     assert not served.news("/runs/large")["active"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rich.console import Console
@@ -9,14 +10,8 @@ from rich.console import Console
 from stepscope.report.terminal.run_tables import print_forecast
 
 MIB = 2**20
-SPEC = {
-    "model": "lenet",
-    "data": "shapes",
-    "device": "cuda",
-    "optimizer": "sgd",
-    "batch_size": 64,
-    "workers": 0,
-}
+SPEC = {"model": "lenet", "data": "shapes", "device": "cuda", "optimizer": "sgd"}
+REMEDY = {"settings": {"batch_size": 8}, "total_bytes": MIB, "pool_bytes": 50 * MIB, "fits": True}
 
 
 def bill_of(tensors_in: str, room_mib: int) -> dict[str, Any]:
@@ -31,7 +26,7 @@ def bill_of(tensors_in: str, room_mib: int) -> dict[str, Any]:
         for pool, size in needed.items()
     }
     return {
-        "spec": SPEC,
+        "spec": {**SPEC, "batch_size": 64, "workers": 0},
         "items": items,
         "total_bytes": 600 * MIB,
         "limits": limits,
@@ -41,14 +36,7 @@ def bill_of(tensors_in: str, room_mib: int) -> dict[str, Any]:
         "fits": needed[tensors_in] <= room_mib * MIB,
         "phases": {"forward": {"peak_bytes": MIB, "end_bytes": MIB}},
         "peak_phase": "forward",
-        "remedies": [
-            {
-                "settings": {"batch_size": 8},
-                "total_bytes": MIB,
-                "pool_bytes": 50 * MIB,
-                "fits": True,
-            }
-        ],
+        "remedies": [REMEDY],
     }
 
 
@@ -59,16 +47,11 @@ def shown(bill: dict[str, Any]) -> str:
     return printed.get()
 
 
-def test_two_pools_have_a_total_each():
+def test_pools_have_a_total_each_where_there_are_two():
     text = shown(bill_of("device", 400))
-    assert text.index("total, host") < text.index("total, device")
+    assert re.findall("total(, [a-z]+)?", text) == [", host", ", device"]
     assert "Fits: the run needs 300.0 MiB, 75.0 % of 400.0 MiB (memory of device)." in text
-
-
-def test_one_pool_is_not_named():
-    text = shown(bill_of("host", 1200))
-    assert "total " in text
-    assert "total, " not in text
+    assert re.findall("total(, [a-z]+)?", shown(bill_of("host", 1200))) == [""]
 
 
 def test_a_run_that_does_not_fit_ends_with_what_helps():

@@ -83,4 +83,5 @@ def test_what_was_not_counted_is_listed_and_only_then():
 
 
 def test_a_network_without_parameters_has_no_last_layer():
+    assert "input of the last layer, head: 512" in printed()
     assert "last layer" not in printed(last_layer=None, last_layer_input=None)

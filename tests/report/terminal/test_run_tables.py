@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.report.terminal.run_tables import print_run
 
 RunMaker = Callable[..., Run]
 
 GOLDEN = Path(__file__).with_name("closing_words.txt")
-NO_ROWS = "epoch,split,total_s\n"
+HEADER = "epoch,split,loading_s,training_s,total_s,loss,accuracy,top5,samples,samples_per_s\n"
 
 
 def printed(run: Run, width: int = 80) -> str:
@@ -28,40 +30,18 @@ def test_the_closing_words_are_those_that_were_agreed_on(make_run):
     text = printed(make_run())
     wanted = GOLDEN.read_text(encoding="utf-8")
     assert text == wanted, f"where the change is wanted, put this into {GOLDEN.name}:\n{text}"
-
-
-def test_the_agreed_words_hold_what_a_person_looks_for():
-    wanted = GOLDEN.read_text(encoding="utf-8")
-    for word in ("data", "transfer", "forward", "backward", "optimizer", "other", "p95", "p99"):
-        assert word in wanted
-    for figure in (
-        "completed",
-        "1,250 steps",
-        "42.5 %",
-        "450.0 MiB",
-        "first epoch excluded",
-    ):
-        assert figure in wanted
-    assert "runs/20260102-030405-lenet-shapes" in wanted
-    assert max(map(len, wanted.splitlines())) <= 80
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_nothing_is_cut_off_at_80_columns_even_of_the_widest_figures(make_run):
-    wide = {
-        "total_s": 359_999.0,
-        "share": 1.0,
-        "mean_s": 35_999.0,
-        "median_s": 35_999.0,
-        "p95_s": 35_999.0,
-        "p99_s": 35_999.0,
-    }
-    names = ("data", "transfer", "forward", "backward", "optimizer", "other")
-    header = "epoch,split,loading_s,training_s,total_s,loss,accuracy,top5,samples,samples_per_s\n"
+    times = dict.fromkeys(("mean_s", "median_s", "p95_s", "p99_s"), 35_999.0)
+    wide = {"total_s": 359_999.0, "share": 1.0, **times}
+    phases = dict.fromkeys(schema.PHASES, wide)
     run = make_run(
-        epochs=header
+        epochs=HEADER
         + "1000,train,5999,35999,359999,2.303,1,1,5000,1234567\n"
         + "1000,test,1,1,1,1,1,1,5000,1234567\n",
-        summary={"steps": 10**9, "wall_s": 359_999.0, "phases": dict.fromkeys(names, wide)},
+        summary={"steps": 10**9, "wall_s": 359_999.0, "phases": phases},
     )
     text = printed(run)
     assert "…" not in text
@@ -99,7 +79,7 @@ def test_a_name_that_would_steer_the_terminal_is_shown_and_does_not(make_run):
 def test_a_failed_run_without_steps_prints_its_status_and_folder(make_run):
     absent = {"phases": "no step was finished"}
     summary = {"steps": 0, "wall_s": 1.5, "phases": None, "accounted_share": None, "absent": absent}
-    text = printed(make_run(NO_ROWS, status="failed", reason="x", summary=summary, instrument={}))
+    text = printed(make_run(HEADER, status="failed", reason="x", summary=summary, instrument={}))
     assert text == (
         "\nlenet on shapes, cpu: failed, 0 steps in 1.5 s\n"
         "run folder: runs/20260102-030405-lenet-shapes\n"
@@ -107,29 +87,22 @@ def test_a_failed_run_without_steps_prints_its_status_and_folder(make_run):
 
 
 def test_a_run_that_never_closed_prints(make_run):
-    text = printed(make_run(NO_ROWS, status="running", summary={}, spec={}, instrument=None))
+    text = printed(make_run(HEADER, status="running", summary={}, spec={}, instrument=None))
     assert "running" in text
     assert "run folder: " in text
 
 
 def test_a_figure_that_is_unknown_is_a_question_mark_and_not_a_zero(make_run):
-    header = "epoch,split,loading_s,training_s,total_s,loss,accuracy,top5,samples,samples_per_s\n"
-    text = printed(make_run(header + "1,train,1,2,3,,,,64,\n"))
+    text = printed(make_run(HEADER + "1,train,1,2,3,,,,64,\n"))
     row = next(line for line in text.splitlines() if line.strip().startswith("1 "))
     assert row.split() == ["1", "1.00", "s", "2.00", "s", "3.00", "s", "?", "?", "?", "?", "?"]
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.98, "98.0 %"), (1.02, "102.0 %")])
+@pytest.mark.parametrize(("share", "said"), [(0.98, ["98.0 %"]), (1.02, ["102.0 %"]), (0.995, [])])
 def test_the_accounted_share_is_shown_where_it_is_off(make_run, share, said):
     summary = {"steps": 1, "phases": None, "accounted_share": share}
-    assert f"steps account for {said} of the time of their epochs" in printed(
-        make_run(summary=summary)
-    )
-
-
-def test_the_accounted_share_is_not_shown_where_it_is_right(make_run):
-    summary = {"steps": 1, "phases": None, "accounted_share": 0.995}
-    assert "account for" not in printed(make_run(summary=summary))
+    text = printed(make_run(summary=summary))
+    assert re.findall("steps account for (.*) of the time of their epochs", text) == said
 
 
 def test_a_folder_elsewhere_is_named_in_full(make_run, monkeypatch, tmp_path):
@@ -137,7 +110,3 @@ def test_a_folder_elsewhere_is_named_in_full(make_run, monkeypatch, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert f"run folder: {run.path}\n" in printed(run)
-
-
-def test_nothing_but_text_goes_to_what_is_no_terminal(make_run):
-    assert "\x1b" not in printed(make_run())
