@@ -29,7 +29,6 @@ from stepscope.supervisor.rank_processes import (
     RankTraining,
     run_rank,
 )
-from stepscope.supervisor.rank_tables import GrowingTables
 from stepscope.supervisor.signals import StopSignals, stop_signals
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); input()"
@@ -61,12 +60,7 @@ def training_of(run: run_folder.RunFolder, made: run_folder.RunFolder) -> RankTr
 
 
 def outcome_of_ranks(run: run_folder.RunFolder, watch: ChildWatch, returncode: int) -> Outcome:
-    ranks = RankProcesses(
-        folder=run,
-        spec=RunSpec(processes=2),
-        options=ProcessOptions(),
-        tables=GrowingTables(run.path, 2),
-    )
+    ranks = RankProcesses(folder=run, spec=RunSpec(processes=2), options=ProcessOptions())
     return ranks.outcome(watch, returncode)
 
 

@@ -21,6 +21,7 @@ from stepscope.telemetry import telemetry_sampler
 
 MIB = 2**20
 LIMIT_BYTES = 1024 * MIB
+REAL_GROUP = cgroup.make
 
 # A network that keeps memory: at once up to 91 % of the limit, then a little more every step,
 # slowly enough for a parent on a busy machine to see it come.
@@ -85,16 +86,20 @@ def kill_training():
     child.kill()
 
 
+def no_group(limit_bytes):
+    raise MachineError("no control group in this test")
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Train in this process's care; return the run as recorded, and how it ended."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cgroup, "make", no_group)
     (tmp_path / "forgetful.py").write_text(LEAKY)
     small = {"samples": 800, "batch_size": 4, "epochs": 1, "threads": 1, "out": "runs"}
 
-    def train(listener=None, *, watchdog=True, **settings):
-        spec = validate({**small, **settings})
-        path, outcome = start_run.start(spec, listener or Listener(), watchdog=watchdog)
+    def train(listener=None, **settings):
+        path, outcome = start_run.start(validate({**small, **settings}), listener or Listener())
         return load_run(path), outcome
 
     return train
@@ -241,7 +246,7 @@ def looks_like_a_group(tmp_path, monkeypatch):
 
 def test_the_training_joins_the_group_before_it_begins(run, looks_like_a_group):
     with warm_start.cold_start():
-        done, outcome = run(watchdog=False, memory_limit="2GiB", samples=64, batch_size=32)
+        done, outcome = run(memory_limit="2GiB", samples=64, batch_size=32)
     assert outcome.exit_code == 0, outcome.reason
     assert (looks_like_a_group / "cgroup.procs").read_text() == "0\n"
     (limit,) = events(done, "memory_limit")
@@ -250,7 +255,7 @@ def test_the_training_joins_the_group_before_it_begins(run, looks_like_a_group):
 
 def test_the_group_says_when_the_training_nears_its_limit(run, looks_like_a_group):
     full = Listener(lambda: (looks_like_a_group / "memory.current").write_text(str(1990 * MIB)))
-    done, outcome = run(full, watchdog=False, memory_limit="2000MiB")
+    done, outcome = run(full, memory_limit="2000MiB")
     assert_ended_whole(done, outcome)
     assert actions(done) == ["asked_to_end", "ended"]
 
@@ -260,19 +265,20 @@ def test_a_kernel_kill_is_looked_for_in_the_run_s_own_group(run, looks_like_a_gr
         (looks_like_a_group / "memory.events").write_text("oom_kill 1\n")
         kill_training()
 
-    done, outcome = run(Listener(kill), watchdog=False, memory_limit="2GiB")
+    done, outcome = run(Listener(kill), memory_limit="2GiB")
     assert (done.status, outcome.exit_code) == ("out_of_memory", 4)
     assert "the kernel killed the training" in outcome.reason
     assert "2.0 GiB" in outcome.reason
 
 
-def test_a_real_group_holds_a_real_training(run):
+def test_a_real_group_holds_a_real_training(run, monkeypatch):
+    monkeypatch.setattr(cgroup, "make", REAL_GROUP)
     try:
         probe = cgroup.make(LIMIT_BYTES)
     except MachineError as error:
         pytest.skip(f"no control group of our own here: {error}")
     probe.remove()
-    done, outcome = run(watchdog=False, model="forgetful:greedy", memory_limit=LIMIT_BYTES)
+    done, outcome = run(model="forgetful:greedy", memory_limit=LIMIT_BYTES)
     assert (done.status, outcome.exit_code) == ("out_of_memory", 4), outcome.reason
     assert events(done, "memory_limit")[0]["held_by"] == "control group"
     assert not list(probe.folder.parent.glob(f"stepscope-{os.getpid()}-*"))

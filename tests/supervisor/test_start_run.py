@@ -10,16 +10,16 @@ import pytest
 
 from stepscope.errors import RequestError
 from stepscope.experiments.trial import SilentListener
+from stepscope.experiments.workload import TrainingWorkload, TrialRequest
 from stepscope.records.run_reader import load_run
-from stepscope.settings.load_settings import validate
 from stepscope.supervisor import start_run
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs")
-    spec = validate({"samples": 128, "batch_size": 32, "epochs": 2, "out": str(out)})
-    path, outcome = start_run.start(spec, SilentListener(), kind="load")
+    path = tmp_path_factory.mktemp("runs") / "loaded"
+    loading = TrainingWorkload({"samples": 128, "batch_size": 32, "epochs": 2}, mode="load")
+    outcome = loading.run({}, TrialRequest(path, SilentListener()))
     assert outcome.exit_code == 0, outcome.reason
     return load_run(path)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import MachineError, MissingExtraError
-from stepscope.processes.answer import cannot_load
+from stepscope.processes.answer import needing_torch
 from stepscope.supervisor.ask_process import AnsweringModule, ask_process
 
 
@@ -23,9 +23,8 @@ def test_a_torch_whose_libraries_are_missing_is_told_as_that(
         )
 
 
-def test_only_a_torch_that_is_not_there_wants_to_be_installed() -> None:
-    missing = cannot_load("training", ModuleNotFoundError("No module named 'torch'", name="torch"))
-    assert isinstance(missing, MissingExtraError)
-    part = cannot_load("training", ModuleNotFoundError("No module named 'sympy'", name="sympy"))
-    assert not isinstance(part, MissingExtraError)
-    assert "No module named 'sympy'" in str(part)
+@pytest.mark.parametrize(("missing", "extra"), [("torch", True), ("sympy", False)])
+def test_only_a_torch_that_is_not_there_wants_to_be_installed(missing: str, extra: bool) -> None:
+    with pytest.raises(MachineError, match=missing) as raised, needing_torch("training"):
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+    assert isinstance(raised.value, MissingExtraError) == extra

@@ -12,7 +12,7 @@ from pathlib import Path
 from stepscope.errors import MachineError
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.processes.answer import FAILURES, answer_once, cannot_load
+from stepscope.processes.answer import answer_once, needing_torch
 from stepscope.records.types import AllreduceAnswer, AllreduceRequest
 
 _VALUE_BYTES = 4
@@ -23,26 +23,17 @@ _WARM_UP = 2  # the first rounds connect
 
 def time_allreduce(request: AllreduceRequest) -> AllreduceAnswer:
     """Return the time of each allreduce on rank 0."""
-    try:
+    with needing_torch("timing an allreduce"):
         from torch.multiprocessing.spawn import ProcessException, spawn
-    except FAILURES as error:
-        raise cannot_load("timing an allreduce", error) from error
     with tempfile.TemporaryDirectory(prefix="stepscope-allreduce-") as folder:
         rendezvous, times = Path(folder) / "rendezvous", Path(folder) / "times"
-        arguments = (
-            request["processes"],
-            request["bytes"],
-            str(rendezvous),
-            str(times),
-            os.getpid(),
-        )
+        processes, parent = request["processes"], os.getpid()
+        arguments = (processes, request["bytes"], str(rendezvous), str(times), parent)
         try:
-            spawn(_run_rank, arguments, nprocs=request["processes"])
+            spawn(_run_rank, arguments, nprocs=processes)
         except ProcessException as error:
             last = str(error).strip().rpartition("\n")[2]
-            raise MachineError(
-                f"allreduce of {request['processes']} processes failed: {last}"
-            ) from error
+            raise MachineError(f"allreduce of {processes} processes failed: {last}") from error
         return {"exchange_s": [float(line) for line in times.read_text().split()]}
 
 

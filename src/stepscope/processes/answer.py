@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from stepscope.errors import MachineError, MissingExtraError, StepscopeError
 from stepscope.hardware.die_with_parent import die_with_parent
-
-# `import torch` raises an OSError if a shared library is missing.
-FAILURES = (ImportError, OSError)
 
 
 def answer_once(answer: Callable[[Any], Mapping[str, object]]) -> None:
@@ -32,11 +30,15 @@ def answer_once(answer: Callable[[Any], Mapping[str, object]]) -> None:
     os._exit(0)  # a thread that the model left running would keep the process alive
 
 
-def cannot_load(needed_for: str, error: ImportError | OSError) -> MachineError:
-    """Return the error to raise when `import torch` fails."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        return MissingExtraError(needed_for, "torch", "train")
-    return MachineError(
-        f"{needed_for} needs torch, which is installed but does not load: {error}. Install what is "
-        "missing, or a torch that is built for this machine."
-    )
+@contextlib.contextmanager
+def needing_torch(needed_for: str) -> Iterator[None]:
+    """Raise MachineError, with what to do, if an import of torch inside the context fails."""
+    try:
+        yield
+    except (ImportError, OSError) as error:  # OSError: a shared library is missing
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise MissingExtraError(needed_for, "torch", "train") from error
+        raise MachineError(
+            f"{needed_for} needs torch, which is installed but does not load: {error}. Install "
+            "what is missing, or a torch that is built for this machine."
+        ) from error

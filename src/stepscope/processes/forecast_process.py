@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import cast
 
-from stepscope.errors import MissingExtraError
-from stepscope.processes.answer import answer_once
+from stepscope.processes.answer import answer_once, needing_torch
 from stepscope.records.types import MemoryAnswer, RecordedSpec
 from stepscope.settings.load_settings import validate
 
 
 def forecast(request: RecordedSpec) -> MemoryAnswer:
     """Return the resolved spec and its memory forecast."""
-    try:
+    with needing_torch("a forecast"):
         import torch
 
         from stepscope.memory_forecast.fit_check import check_fit
         from stepscope.meter.device_memory import device_memory_of, host_memory
         from stepscope.train.device import resolve
         from stepscope.train.training_setup import build_model
-    except ImportError as error:
-        raise MissingExtraError(f"a forecast ({error})", "torch", "train") from error
     spec = resolve(validate(request))
     memory = device_memory_of(torch.device(spec.device), host_memory())
     checked = check_fit(spec, build_model(spec), memory).to_json()

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.processes.answer import FAILURES, answer_once, cannot_load
+from stepscope.processes.answer import answer_once, needing_torch
 from stepscope.records.types import BenchmarkedPeak, PeakAnswer, PeakRequest, UnmeasuredPeak
 from stepscope.settings.load_settings import validate
 
@@ -31,23 +31,21 @@ _VALUE_BYTES = 4
 
 def measure(request: PeakRequest) -> PeakAnswer:
     """Return the peaks for each precision and number of threads; failures are in `left_out`."""
-    try:
+    with needing_torch("measuring peaks"):
         import torch
 
         from stepscope.train.device import describe_torch, resolve
-    except FAILURES as error:
-        raise cannot_load("measuring peaks", error) from error
-    device = torch.device(resolve(validate({"device": request["device"]})).device)
+    device = torch.device(resolve(validate({})).device)
     all_threads = torch.get_num_threads()
-    usual = (all_threads, 1) if device.type == "cpu" else (all_threads,)
+    numbers_of_threads = {all_threads, 1} if device.type == "cpu" else {all_threads}
     # Convolutions may use TF32 while products do not: the peak must not be below a convolution.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     peaks: list[BenchmarkedPeak] = []
     left_out: list[UnmeasuredPeak] = []
-    for threads in request["threads"] or dict.fromkeys(usual):
+    for threads in sorted(numbers_of_threads, reverse=True):
         torch.set_num_threads(threads)
         bytes_per_s = _bytes_per_s(device, request["array_bytes"])
-        for precision in request["precisions"] or _MADE_FOR[device.type]:
+        for precision in _MADE_FOR[device.type]:
             try:
                 flop_per_s, size = _flop_per_s(device, _TYPES[precision], request["matrix_sizes"])
             except RuntimeError as error:

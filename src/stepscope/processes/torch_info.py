@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 
-from stepscope.processes.answer import FAILURES, answer_once, cannot_load
+from stepscope.processes.answer import answer_once, needing_torch
 from stepscope.records.types import TorchBuild, TorchDevice
 
 
 def describe_build(_: object) -> TorchBuild:
     """Return version, threads, math library and accelerators of the installed torch."""
-    try:
+    with needing_torch("training"):
         import torch
-    except FAILURES as error:
-        raise cannot_load("training", error) from error
     library = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     devices: list[TorchDevice] = []
     if torch.cuda.is_available():

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from stepscope.errors import AnswerIsNo, OutOfMemoryError, error_of
 from stepscope.records.types import (
@@ -65,7 +65,14 @@ def ask_process(
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps(request).encode())
         file.seek(0)
-        process = _start(module.name, file, environment, None if environment else fork_server)
+        # PYTHONSAFEPATH: a file in the working directory must not hide a library.
+        variables = {**os.environ, "PYTHONSAFEPATH": "1", **(environment or {})}
+        process: ChildProcess | None = None
+        if fork_server is not None and not environment:
+            process = fork_server.fork(module.name, [], variables, stdin=file.fileno(), stderr=2)
+        if process is None:
+            command = [sys.executable, "-m", module.name]
+            process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, env=variables)
         assert process.stdout is not None
         try:
             with process.stdout:
@@ -85,22 +92,6 @@ def ask_process(
         raise error_of(answer["exit_code"], answer["error"])
     typed: Answer = answer
     return typed
-
-
-def _start(
-    module: str,
-    request: IO[bytes],
-    environment: Mapping[str, str] | None,
-    fork_server: ForkServer | None,
-) -> ChildProcess:
-    # PYTHONSAFEPATH: a file in the working directory must not hide a library.
-    variables = {**os.environ, "PYTHONSAFEPATH": "1", **(environment or {})}
-    forked = fork_server and fork_server.fork(
-        module, [], variables, stdin=request.fileno(), stderr=2
-    )
-    return forked or subprocess.Popen(
-        [sys.executable, "-m", module], stdin=request, stdout=subprocess.PIPE, env=variables
-    )
 
 
 def forecast(spec: RunSpec, fork_server: ForkServer | None = None) -> MemoryAnswer:

@@ -46,7 +46,7 @@ _LONGEST_PAUSE_S = 0.5  # until a signal is passed on; each check takes 0.1 ms o
 
 
 class RunListener(Protocol):
-    """Is notified of a run's progress. `processes.training_process` lists the messages."""
+    """Is notified of a run's progress. `records.types.RunMessage` lists the messages."""
 
     def message(self, message: RunMessage) -> None:
         """Receive a message of the training."""
@@ -80,6 +80,7 @@ class SupervisedProcess(ABC):
 
     A process with its own session is killed with all that it started. `has_workers`: its children
     load data, and it continues without them. Of several on one machine, one `reads_energy`.
+    `on_sample` is called with each sample of its memory.
     """
 
     own_session: bool = True
@@ -87,6 +88,7 @@ class SupervisedProcess(ABC):
     memory_limit: MemoryLimit | None = None
     time_limit_s: float | None = None
     reads_energy: bool = True
+    on_sample: Callable[[], None] = lambda: None
 
     @abstractmethod
     def start(self, messages: int, origin_ns: int) -> ChildProcess:
@@ -103,10 +105,6 @@ class SupervisedProcess(ABC):
     def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
         """Return how it ended."""
 
-    def on_sample(self) -> None:
-        """Do what goes with each sample of its memory: by default nothing."""
-        return
-
 
 def supervise(
     folder: RunFolder,
@@ -122,7 +120,7 @@ def supervise(
     `elapsed_s` is the time that the run took before it was resumed.
     """
     root = system_root()
-    meter = EnergyWatch(folder, root, asked=energy)
+    meter = EnergyWatch.of_run(folder, root, asked=energy)
     meter.begin(elapsed_s, lambda: signals.stops > 0)
     origin_ns = now_ns() - round(elapsed_s * 1e9)
     origin_unix_s = time.time() - elapsed_s
@@ -176,6 +174,7 @@ def supervise(
             child.stdout.close()
     outcome.result["instrument"] = instrument
     outcome.result["device_memory"] = watch.device_memory()
+    outcome.preparation_s = watch.ready.get("preparation_s") if watch.ready else None
     outcome.wall_s = seconds(now_ns() - origin_ns)
     outcome.peak_memory_bytes = sampler.peak_memory_bytes
     outcome.forecast = watch.forecast

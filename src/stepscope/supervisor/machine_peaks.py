@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from stepscope.errors import MachineError
 from stepscope.hardware.host import available_bytes, cpu_mhz, describe_host, pressure_percent
@@ -21,26 +20,11 @@ HOW_TO_MEASURE = "stepscope doctor --peaks"
 PREPARE = "stepscope doctor --apply"
 
 
-def measure_peaks(
-    *,
-    device: str = "auto",
-    threads: Sequence[int] = (),
-    precisions: Sequence[str] = (),
-    matrix_sizes: Sequence[int] = MATRIX_SIZES,
-) -> PeaksAnswer:
-    """Measure the peaks of this machine, store the best, and return all stored ones.
-
-    The default is torch's number of threads (on a CPU also one) and the device's precisions.
-    """
+def measure_peaks() -> PeaksAnswer:
+    """Measure the peaks of this machine, store the best, and return all stored ones."""
     array_bytes = min(ARRAY_BYTES, available_bytes() // _PART_OF_MEMORY)
-    request: PeakRequest = {
-        "device": device,
-        "threads": list(threads),
-        "precisions": list(precisions),
-        "matrix_sizes": list(matrix_sizes),
-        "array_bytes": array_bytes,
-    }
     pressure_cpu = pressure_percent("cpu")
+    request: PeakRequest = {"matrix_sizes": list(MATRIX_SIZES), "array_bytes": array_bytes}
     answer = ask_process(PEAKS, request)
     clock_mhz, host = cpu_mhz(), describe_host()
     peaks = []

@@ -145,22 +145,20 @@ class MemoryLimit:
 
 
 @contextlib.contextmanager
-def holding(limit_bytes: int | None, *, watchdog: bool = False) -> Iterator[MemoryLimit | None]:
-    """Enforce a memory limit while a training runs; `watchdog` uses no control group."""
+def holding(limit_bytes: int | None) -> Iterator[MemoryLimit | None]:
+    """Enforce a memory limit while a training runs, by a control group if one can be made."""
     if limit_bytes is None:
         yield None
-    elif watchdog:
-        yield MemoryLimit(limit_bytes, reason="the watchdog was requested")
-    else:
-        try:
-            group = cgroup.make(limit_bytes)
-        except MachineError as error:
-            yield MemoryLimit(limit_bytes, reason=str(error))
-            return
-        try:
-            yield MemoryLimit(limit_bytes, group)
-        finally:
-            group.remove()
+        return
+    try:
+        group = cgroup.make(limit_bytes)
+    except MachineError as error:
+        yield MemoryLimit(limit_bytes, reason=str(error))
+        return
+    try:
+        yield MemoryLimit(limit_bytes, group)
+    finally:
+        group.remove()
 
 
 # A training allocates about a gigabyte per second: 50 MiB between two checks of a limit.

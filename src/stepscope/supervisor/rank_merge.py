@@ -138,7 +138,6 @@ def outcome_of(ranks: list[run_reader.Run], world_size: int) -> Outcome | None:
         layers=first["summary"].get("layers"),
         absent=absent_of(first),
     )
-    outcome.preparation_s = first["summary"].get("preparation_s")
     return outcome
 
 

@@ -32,12 +32,14 @@ from stepscope.supervisor.child_supervisor import (
     RunListener,
     SupervisedProcess,
 )
-from stepscope.supervisor.rank_tables import GrowingTables
 from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
-from stepscope.supervisor.train_child import TrainingProcess, start_training, training_outcome
+from stepscope.supervisor.train_child import (
+    CUT_OFF,
+    TrainingProcess,
+    start_training,
+    training_outcome,
+)
 from stepscope.supervisor.warm_start import ChildProcess
-
-_CUT_OFF = Outcome(schema.INTERRUPTED, "stopped before a checkpoint could be written", 130)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,6 @@ class RankProcesses(SupervisedProcess):
     folder: run_folder.RunFolder
     spec: RunSpec
     options: ProcessOptions
-    tables: GrowingTables
 
     def start(self, messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
         """Start torchrun, which starts the ranks."""
@@ -65,7 +66,7 @@ class RankProcesses(SupervisedProcess):
         """Merge the ranks' folders and return how the run ended."""
         world_size = self.spec.processes
         rank_merge.wait_for_rest(self.folder.path, world_size)
-        killed = _CUT_OFF if watch.signals.stops > 1 else rank_merge.KILLED
+        killed = CUT_OFF if watch.signals.stops > 1 else rank_merge.KILLED
         ranks = rank_merge.merge_ranks(self.folder, world_size, killed)
         outcome = rank_merge.outcome_of(ranks, world_size)
         memory_is_short = watch.memory.stop_requested and not watch.signals.stops
@@ -74,10 +75,6 @@ class RankProcesses(SupervisedProcess):
             outcome = replace(outcome, status=schema.OUT_OF_MEMORY) if watch.ready else None
         watch.outcome = outcome
         return training_outcome(watch, returncode)
-
-    def on_sample(self) -> None:
-        """Write the steps that all ranks have made into the run's tables."""
-        self.tables.update()
 
 
 _TIME_TO_NOTICE_S = 5.0  # for a training to notice that its peer has exited
@@ -128,10 +125,6 @@ class RankTraining(TrainingProcess):
         watch.folder.update_info(exit_code=outcome.exit_code)
         return outcome
 
-    def on_sample(self) -> None:
-        """Update the run's tables, if this rank does."""
-        self.rank.on_sample()
-
 
 def run_rank(
     rank: Rank, listener: RunListener, origin_ns: int | None = None
@@ -153,6 +146,7 @@ def run_rank(
         options=replace(rank.options, distributed=True),
         has_workers=rank.spec.workers > 0,
         reads_energy=rank.reads_energy,
+        on_sample=rank.on_sample,
     )
     outcome = run_to_end(
         made,

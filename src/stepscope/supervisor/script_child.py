@@ -27,7 +27,11 @@ from stepscope.records.types import (
     ScriptTraceRequest,
     TraceOutcome,
 )
-from stepscope.supervisor.child_supervisor import ChildWatch, Outcome, SupervisedProcess
+from stepscope.supervisor.child_supervisor import (
+    ChildWatch,
+    Outcome,
+    SupervisedProcess,
+)
 from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.warm_start import ChildProcess
 
@@ -90,12 +94,11 @@ class ScriptListener:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedScript(SupervisedProcess):
-    """A user's script in our session, on our terminal; `update_run` goes with each sample."""
+    """A user's script in our session, on our terminal."""
 
     request: TraceRequest
     path: Path
     output_to_stderr: bool
-    update_run: Callable[[], None] = lambda: None
     own_session: bool = False
 
     def start(self, messages: int, origin_ns: int) -> ChildProcess:
@@ -116,22 +119,18 @@ class TracedScript(SupervisedProcess):
         """Return how it ended, with its own exit code."""
         return script_outcome(watch, returncode)
 
-    def on_sample(self) -> None:
-        """Update the tables of the run of which it is a rank."""
-        self.update_run()
-
 
 def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outcome]:
     """Trace a script; return its run folder and how it ended."""
     check_script(request)
     spec = spec_of(request)
 
-    def run(made: run_folder.RunFolder, update_run: Callable[[], None] = lambda: None) -> Outcome:
+    def run(made: run_folder.RunFolder, on_sample: Callable[[], None] = lambda: None) -> Outcome:
         script = TracedScript(
             request=request,
             path=made.path.resolve(),
             output_to_stderr=output_to_stderr,
-            update_run=update_run,
+            on_sample=on_sample,
         )
         return run_to_end(made, script, ScriptListener())
 

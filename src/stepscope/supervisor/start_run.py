@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, get_args
 
 from stepscope.errors import RequestError
 from stepscope.hardware.process import find_rank
@@ -18,34 +17,19 @@ from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
 from stepscope.supervisor.train_child import TrainingProcess
 from stepscope.supervisor.warm_start import ForkServer
 
-Kind = Literal["run", "load"]
 
-
-def start(
-    spec: RunSpec,
-    listener: RunListener,
-    *,
-    kind: Kind = "run",
-    force: bool = False,
-    watchdog: bool = False,
-) -> tuple[Path, Outcome]:
+def start(spec: RunSpec, listener: RunListener, *, force: bool = False) -> tuple[Path, Outcome]:
     """Create a run folder, train in it and close it; return the folder and how the run ended.
 
-    A run of kind `load` only drives the data loader. `force` ignores the memory forecast;
-    `watchdog` enforces a memory limit without a control group.
+    `force` ignores the memory forecast.
     """
-    rank = find_rank()
-    if rank is not None:
+    if (rank := find_rank()) is not None:
         from stepscope.supervisor import torchrun
 
-        spec = torchrun.spec_under_torchrun(rank, spec)
-    if kind == "load":
-        preflight.require_one_process(spec, "loading without training")
-    preflight.check(spec)
-    if rank is not None:
         return torchrun.train_rank(rank, None, spec, listener, force=force)
-    made = run_folder.create(Path(spec.out), spec.run_name, kind, spec.model_dump(mode="json"))
-    with holding(spec.memory_limit, watchdog=watchdog) as limit:
+    preflight.check(spec)
+    made = run_folder.create(Path(spec.out), spec.run_name, "run", spec.model_dump(mode="json"))
+    with holding(spec.memory_limit) as limit:
         training = training_of(made, spec, limit, ProcessOptions(force=force))
         return made.path, run_to_end(made, training, listener)
 
@@ -55,7 +39,7 @@ def resume(
 ) -> tuple[Path, Outcome]:
     """Continue a run from its checkpoint, or from the beginning if it has none."""
     run = run_reader.load_run(path)
-    if run.info.get("kind") not in get_args(Kind):
+    if run.info.get("kind") not in ("run", "load"):
         raise RequestError(f"{run.path} is a {run.info.get('kind')}; only a run can be resumed.")
     if run.status == schema.COMPLETED:
         return run.path, Outcome(schema.COMPLETED, None, 0)
@@ -67,10 +51,8 @@ def resume(
     if rank is not None:
         from stepscope.supervisor import torchrun
 
-        spec = torchrun.spec_under_torchrun(rank, spec)
-    preflight.check(spec)
-    if rank is not None:
         return torchrun.train_rank(rank, run.path, spec, listener)
+    preflight.check(spec)
     made = run_folder.RunFolder(run.path)
     with holding(spec.memory_limit) as limit:
         outcome = run_to_end(
@@ -109,7 +91,7 @@ def training_of(
         folder=made,
         spec=spec,
         options=options,
-        tables=GrowingTables(made.path, spec.processes),
         memory_limit=limit,
         time_limit_s=time_limit_s,
+        on_sample=GrowingTables(made.path, spec.processes).update,
     )

@@ -21,7 +21,7 @@ from stepscope.records import run_folder, run_reader, schema
 from stepscope.records.types import RecordedSpec
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
-from stepscope.supervisor import rank_merge
+from stepscope.supervisor import preflight, rank_merge
 from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.rank_processes import Rank, run_rank
 from stepscope.supervisor.rank_tables import GrowingTables
@@ -158,6 +158,8 @@ def train_rank(
     force: bool = False,
 ) -> tuple[Path, Outcome]:
     """Train one rank of a run: a new run, or `run`; rank 0 also closes the run as a whole."""
+    spec = spec_under_torchrun(info, spec)
+    preflight.check(spec)
     out, settings = Path(spec.out), spec.model_dump(mode="json")
     rendezvous = FolderRendezvous(info, out, survives_restart=True)
     is_new = run is None

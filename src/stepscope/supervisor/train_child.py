@@ -23,6 +23,7 @@ from stepscope.supervisor.memory_guard import MemoryLimit
 from stepscope.supervisor.warm_start import ChildProcess, ForkServer
 from stepscope.units import format_bytes
 
+CUT_OFF = Outcome(schema.INTERRUPTED, "stopped before a checkpoint could be written", 130)
 _MODULE = "stepscope.processes.training_process"
 
 
@@ -78,12 +79,6 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def training_outcome(watch: ChildWatch, returncode: int) -> Outcome:
     """Return how a training ended: as it reported, or else by its exit status."""
-    outcome = _outcome(watch, returncode)
-    outcome.preparation_s = watch.ready.get("preparation_s") if watch.ready else None
-    return outcome
-
-
-def _outcome(watch: ChildWatch, returncode: int) -> Outcome:
     reported, failure = watch.outcome, watch.recording_error
     if _ended_by_guard(watch):
         reason = watch.memory.what_happened()
@@ -100,7 +95,7 @@ def _outcome(watch: ChildWatch, returncode: int) -> Outcome:
     if reported is not None:
         return reported
     if watch.signals.stops:
-        return Outcome(schema.INTERRUPTED, "stopped before a checkpoint could be written", 130)
+        return replace(CUT_OFF)
     if returncode == -signal.SIGKILL and watch.memory.kernel_killed():
         reason = "the kernel killed the training: out of memory"
         limit = watch.memory.limit
