@@ -148,7 +148,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     shutil.copy(ROOT / "tests" / "scripts" / "plain_cifar.py", folder / "your_script.py")
     reader.do(["stepscope", "run"])  # every page may speak of runs/latest
     with pytest.MonkeyPatch.context() as patch:  # of large matrices a peak takes seconds
-        patch.setitem(machine_peaks.measure_peaks.__kwdefaults__, "matrix_sizes", (256,))
+        patch.setattr(machine_peaks, "MATRIX_SIZES", (256,))
         patch.setattr(machine_peaks, "ARRAY_BYTES", 2**20)
         yield reader
 

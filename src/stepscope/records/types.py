@@ -983,9 +983,6 @@ class ForkAnswer(TypedDict, total=False):
 class PeakRequest(TypedDict):
     """What the peak benchmark is to measure."""
 
-    device: str
-    threads: list[int]
-    precisions: list[str]
     matrix_sizes: list[int]
     array_bytes: int
 
