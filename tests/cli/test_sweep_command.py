@@ -152,4 +152,4 @@ def test_the_folder_of_another_sweep_is_no_place_for_a_new_one(stepscope):
 
     answer = stepscope("sweep", "--over", "workers=0,1", "--out", "old")
 
-    assert answer.is_refused(2, "another sweep")
+    assert answer.is_refused(2, "the folder of a sweep")

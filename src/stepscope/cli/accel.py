@@ -6,16 +6,14 @@ import contextlib
 import math
 import re
 import sys
-from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from stepscope.accelerator.rubric import RuleCheck, check_rules, score
 from stepscope.analyze.search_result import designs_of, rejected_of
-from stepscope.cli.end_of_run import display_of_trials, leave_chart, leave_report
+from stepscope.cli.end_of_run import close_trials, display_of_trials, leave_chart, refuse_flags
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SettingsToo, count, layout_of, named_settings
 from stepscope.cli.streams import AsJson, print_answer
@@ -88,32 +86,28 @@ def estimate(
     require_packages("an estimate", "train", "numpy", *([] if layer else ["torch"]))
     if chart is not None:
         check_form(chart)
-    found: LayerEstimate | NetworkEstimate = (
-        _of_layer(layer, spatial, design)
-        if model is None
-        else estimate_model(model, shape, classes, spatial, design)
-    )
+    found: LayerEstimate | NetworkEstimate
+    if model is not None:
+        found = estimate_model(model, shape, classes, spatial, design)
+    else:
+        from stepscope.accelerator.estimate import estimate_layer
+        from stepscope.accelerator.layer import read_layer
+
+        found = estimate_layer(read_layer(layer or ""), *_accelerator(design, spatial))
     print_answer(found, print_estimate, as_json=json)
     if chart is not None:
         leave_chart(energy_chart(found), chart, as_json=json)
     return 0
 
 
-def _of_layer(text: str | None, spatial: str, design: str) -> LayerEstimate:
-    from stepscope.accelerator.estimate import estimate_layer
-    from stepscope.accelerator.layer import read_layer
-
-    return estimate_layer(read_layer(text or ""), *_accelerator(design, spatial))
-
-
 def estimate_model(
     model: str, shape: str | None, classes: str | None, spatial: str, design: str
 ) -> NetworkEstimate:
-    """Estimate a model by name; what is not asked for is the zoo's."""
+    """Estimate a model by name; shape and classes are the zoo's by default."""
     sample_shape, count = layout_of(model, shape, classes)
     entry = registry.ZOO.get(model)
     if entry is not None and entry.tokens is not None:
-        raise RequestError(f"model {model} takes texts, and only networks of images are estimated.")
+        raise RequestError(f"model {model} takes texts; only image models can be estimated.")
     from stepscope.accelerator.estimate import estimate_network
 
     accelerator = _accelerator(design, spatial)  # before the network is built: that takes seconds
@@ -159,7 +153,7 @@ def score_command(
     design: str = "simple_weight_stationary",
     json: AsJson = False,
 ) -> int:
-    """Give points for accuracy, energy and cycles, and say which limit or rule was broken.
+    """Score accuracy, energy and cycles, and list the limits and rules that are broken.
 
     `stepscope accel score RUN` takes the run's test accuracy and the estimate of its model;
     `stepscope accel score --accuracy 0.79 --energy-mj 0.3 --cycles 46e3
@@ -176,7 +170,7 @@ def score_command(
     cycles
         Cycles of one inference.
     peak_activation_bytes
-        The most bytes that activations take at once.
+        Peak size of the activations, in bytes.
     spatial
         How wide M and C spread over the array, for a run: free, or MxC such as 8x16.
     design
@@ -188,27 +182,16 @@ def score_command(
         "cycles": cycles,
         "peak_activation_bytes": peak_activation_bytes,
     }
-    figures: ScoreFigures
+    missing = [f"--{name.replace('_', '-')}" for name, text in given.items() if text is None]
     if run is not None:
-        named = [name for name, text in given.items() if text is not None]
-        if named:
-            raise RequestError(
-                f"{named[0]}: comes from the run; leave it out, or leave out the run."
-            )
+        if len(missing) < len(given):
+            raise RequestError("score: wanted a run or figures, found both. Leave one of them out.")
         figures, rules = _of_run(run, spatial, design)
+    elif missing:
+        raise RequestError(f"score: wanted a run, or four figures; missing {', '.join(missing)}.")
     else:
-        missing = [f"--{name.replace('_', '-')}" for name, text in given.items() if text is None]
-        if missing:
-            raise RequestError(
-                f"score: wanted a run, or four figures; missing {', '.join(missing)}."
-            )
-        figures = {
-            "accuracy": _number("accuracy", accuracy),
-            "energy_mj": _number("energy_mj", energy_mj),
-            "cycles": _number("cycles", cycles),
-            "peak_activation_bytes": _number("peak_activation_bytes", peak_activation_bytes),
-        }
-        rules = RuleCheck([], [])
+        read = {name: _number(name, text) for name, text in given.items()}
+        figures, rules = cast("ScoreFigures", read), RuleCheck([], [])
     result = score(**figures)
     answer: ScoreAnswer = {
         **figures,
@@ -227,7 +210,9 @@ def _of_run(path: Path, spatial: str, design: str) -> tuple[ScoreFigures, RuleCh
     accuracy = run.summary.get("test_accuracy")
     model = run.spec.get("model")
     if accuracy is None or model is None:
-        reason = run.summary.get("absent", {}).get("test_accuracy", "it is no training of ours")
+        reason = run.summary.get("absent", {}).get(
+            "test_accuracy", "it is not a run of stepscope run"
+        )
         raise RequestError(f"{path}: wanted a run with a test accuracy, found none: {reason}.")
     estimate = estimate_model(str(model), None, None, spatial, design)
     figures: ScoreFigures = {
@@ -275,9 +260,9 @@ def search(
 ) -> int:
     """Search networks that are accurate within a budget of energy and cycles.
 
-    Designs are proposed, estimated, trained briefly and judged on held-out samples; the better
-    half is trained for longer, up to --epochs. What is chosen is trained on all samples and tested
-    once. A setting that is named, such as --lr, is not searched. Settings of `stepscope run` are
+    Designs are proposed, estimated, trained briefly and ranked on held-out samples; the better
+    half is trained for longer, up to --epochs. The best are trained on all samples and tested
+    once. A setting that you give, such as --lr, is not searched. Settings of `stepscope run` are
     accepted too: --help-settings lists them.
 
     Parameters
@@ -285,23 +270,22 @@ def search(
     spec
         A TOML file of settings. Flags win over it.
     budget
-        The most that a network may take: energy_mj=0.5,cycles=1e5,peak_activation_bytes=1e6, or
-        some of these.
+        Limits of a network: energy_mj=0.5,cycles=1e5,peak_activation_bytes=1e6, or some of these.
     trials
-        How many designs within the budget are trained. [default: 16]
+        Number of designs to train. [default: 16]
     finals
-        How many of the best are tested in the end. [default: 1]
+        Number of the best designs to test at the end. [default: 1]
     spatial
         How wide M and C spread over the array: free, or MxC such as 8x16. [default: free]
     design
         The accelerator. [default: simple_weight_stationary]
     on
-        Who trains: here, one design at a time, or ray, one at a time on each node of a cluster.
-        [default: here]
+        Where to train: here, one design at a time, or ray, one at a time on each node of a
+        cluster. [default: here]
     address
-        The Ray cluster, HOST:PORT. [default: auto, the one that this machine is in]
+        The Ray cluster, HOST:PORT. [default: auto, the cluster of this machine]
     resume
-        Go on with a search that was stopped: its folder, and no flag but --on and --address.
+        Continue the stopped search in this folder; takes only --on and --address besides.
     """
     refuse_launcher("accel search")
     require_packages("a search", "search", "optuna")
@@ -309,10 +293,7 @@ def search(
     try:
         with display_of_trials(SearchDisplay) as display:
             if resume is not None:
-                if settings or any((spec, budget, trials, finals, spatial, design)):
-                    raise RequestError(
-                        "resume: takes no other flag: the search's folder knows them."
-                    )
+                refuse_flags(settings, spec, budget, trials, finals, spatial, design)
                 place = _on_any_node(place_to_go_on(resume, on, address, mix_nodes=False))
                 with runner_at(place) as runner:
                     done = search_run.resume(resume, estimate_model, display, runner)
@@ -323,12 +304,12 @@ def search(
                         "budget: wanted limits, like --budget energy_mj=0.5,cycles=1e5."
                     )
                 spatial, design = spatial or "free", design or "simple_weight_stationary"
-                _accelerator(design, spatial)  # whatever is wrong with them is said first
+                _accelerator(design, spatial)  # raises before the search starts
                 request = search_run.SearchRequest(
                     named_settings([] if spec is None else [spec], settings or {}),
                     read_budget(budget),
-                    _DESIGNS if trials is None else count("trials", trials),
-                    _FINALS if finals is None else count("finals", finals),
+                    count("trials", trials, _DESIGNS),
+                    count("finals", finals, _FINALS),
                     spatial,
                     design,
                     on=place,
@@ -345,17 +326,13 @@ def search(
 
 
 def _show(done: Sweep, *, as_json: bool) -> None:
-    if as_json:
-        found: SearchAnswer = {
-            **done.info,
-            "designs": designs_of(done),
-            "rejected": rejected_of(done),
-            "path": str(done.path),
-        }
-        print(dumps(found))
-    else:
-        print_search(Console(), done)
-    leave_report(done.path, Console(file=sys.stderr) if as_json else Console())
+    found: SearchAnswer = {
+        **done.info,
+        "designs": designs_of(done),
+        "rejected": rejected_of(done),
+        "path": str(done.path),
+    }
+    close_trials(found, done, print_search, as_json=as_json)
 
 
 def _on_any_node(place: RunnerPlace | None) -> RunnerPlace | None:

@@ -33,13 +33,14 @@ def bottleneck(
     spec
         A TOML file of settings. Flags win over it.
     repeats
-        How many rounds of the three. [default: 3]
+        Number of rounds of the three runs. [default: 3]
     """
     refuse_launcher("bottleneck")
     workload = TrainingWorkload(named_settings([] if spec is None else [spec], settings or {}))
-    rounds = REPEATS if repeats is None else count("repeats", repeats)
     out, name = place_of(workload, "bottleneck")
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        found = find_stalls(workload, display, repeats=rounds, out=out, name=name)
+        found = find_stalls(
+            workload, display, repeats=count("repeats", repeats, REPEATS), out=out, name=name
+        )
     print_answer(found, print_stalls, as_json=json)
     return 0

@@ -12,11 +12,13 @@ from typing import TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.errors import StepscopeError
+from stepscope.cli.streams import print_answer
+from stepscope.errors import RequestError, StepscopeError
 from stepscope.experiments.sweep_run import SweepInterrupted
 from stepscope.hardware.process import find_rank
 from stepscope.records import schema
 from stepscope.records.run_reader import load_run
+from stepscope.records.sweep_folder import Sweep
 from stepscope.report.charts.chart import Chart, save
 from stepscope.report.progress_bar import LiveDisplay
 from stepscope.report.terminal.run_tables import print_run
@@ -53,6 +55,20 @@ def display_of_trials(make: Callable[[Console], Display]) -> Iterator[Display]:
     except SweepInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))
         raise
+
+
+def refuse_flags(*given: object) -> None:
+    """Raise RequestError if a flag was given that the folder of `--resume` already records."""
+    if any(given):
+        raise RequestError("resume: takes no other flag; the folder records them.")
+
+
+def close_trials(
+    answer: object, done: Sweep, show: Callable[[Console, Sweep], None], *, as_json: bool
+) -> None:
+    """Print the answer of a finished sweep, as JSON or as tables, and leave its page."""
+    print_answer(answer, lambda console, _: show(console, done), as_json=as_json)
+    leave_report(done.path, Console(file=sys.stderr) if as_json else Console())
 
 
 def one_display() -> LiveDisplay:

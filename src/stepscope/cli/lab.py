@@ -9,6 +9,7 @@ from typing import Annotated
 from rich.console import Console
 
 from stepscope.cli.completion import completed_with
+from stepscope.cli.end_of_run import refuse_flags
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SettingsToo, count
 from stepscope.cli.streams import AsJson, print_answer
@@ -55,8 +56,7 @@ def lab(
     refuse_launcher("lab")
     flags = settings or {}
     if resume is not None:
-        if flags or any(given is not None for given in (name, scale, repeats)):
-            raise RequestError("resume: takes no name and no other flag; the folder records them.")
+        refuse_flags(flags, name, scale, repeats)
         with SweepDisplay(Console(file=sys.stderr)) as display:
             resumed = lab_runner.resume(resume, display)
         return _show_sheet(read_sheet(resumed["lab"]), resumed, json)
@@ -78,9 +78,9 @@ def lab(
         share = 1.0 if scale is None else float(scale)
     except ValueError:
         raise RequestError(f"scale: wanted a share such as 0.05, found {scale!r}.") from None
-    rounds = None if repeats is None else count("repeats", repeats)
+    request = LabRequest(flags, share, count("repeats", repeats, None))
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        found = lab_runner.run_lab(sheet, LabRequest(flags, share, rounds), display)
+        found = lab_runner.run_lab(sheet, request, display)
     return _show_sheet(sheet, found, json)
 
 

@@ -25,7 +25,7 @@ def max_batch(*model: str, settings: SettingsToo = None, json: AsJson = False) -
 
     For your own training script: stepscope max-batch [OPTIONS] -- SCRIPT [ARGS], or
     -- -m MODULE [ARGS].
-    Exits with 1 where none fits, or where the --batch-size that was given does not.
+    Exits with 1 if none fits, or if the given --batch-size does not.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def _fit_script(
     others = {name: value for name, value in given.items() if name not in _OF_A_SCRIPT}
     if others:
         raise RequestError(
-            f"{as_flags(others)} is for a training of stepscope's own. A script takes "
-            f"{', '.join(as_flags({name: 'X'}) for name in _OF_A_SCRIPT)}, and its own flags "
+            f"{as_flags(others)} does not apply to a script. With a script, use "
+            f"{', '.join(as_flags({name: 'X'}) for name in _OF_A_SCRIPT)}, and put its own flags "
             "after its name."
         )
     spec = resolve_request(None, given)

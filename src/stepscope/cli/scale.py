@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.analyze.scaling import scaling_of
-from stepscope.cli.end_of_run import display_of_trials, leave_chart, leave_report
+from stepscope.cli.end_of_run import display_of_trials, leave_chart, leave_report, refuse_flags
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SpecFlags, count, named_settings
 from stepscope.cli.streams import AsJson, print_answer
@@ -47,10 +47,10 @@ def scale(
     resume: Path | None = None,
     json: AsJson = False,
 ) -> int:
-    """Measure what more processes bring, and predict what still more would over a network.
+    """Measure the speed-up from more processes, and predict it for machines in a network.
 
-    Short runs in rounds: strong, with the same batch for all processes together, and weak, with
-    that batch for each of them. Exits with 1 where nothing could be compared.
+    Runs are short and in rounds: strong scaling divides the batch among the processes, weak
+    scaling gives each of them that batch. Exits with 1 if nothing could be compared.
 
     Parameters
     ----------
@@ -59,18 +59,18 @@ def scale(
     processes
         Numbers of processes to measure; the others are compared with the smallest. [default: 1,2]
     repeats
-        How many rounds; every setting is run once in each. [default: 3]
+        Number of rounds; each runs every setting once. [default: 3]
     predict
-        Larger numbers of processes, each on a machine like this one, to predict: 4,8,16. Wants
+        Larger numbers of processes to predict, each on a machine like this one: 4,8,16. Needs
         --bandwidth.
     bandwidth
-        Of the network between the machines, like 25Gbit or 10GB/s.
+        Bandwidth of the network between the machines, such as 25Gbit or 10GB/s.
     latency
-        Of a message between two machines, like 20us. [default: none]
+        Latency of a message between two machines, such as 20us. [default: none]
     chart
-        A file for the speed-up by processes: .png, .svg or .pdf.
+        Draw the speed-up by processes into this file: .png, .svg or .pdf.
     resume
-        Go on with a measurement that was stopped: its folder, and no flag but --chart and --json.
+        Continue the stopped measurement in this folder; takes only --chart besides.
     """
     refuse_launcher("scale")
     if chart is not None:
@@ -79,14 +79,13 @@ def scale(
         require_packages("drawing a chart", "report", "vl_convert")
     with display_of_trials(SweepDisplay) as display:
         if resume is not None:
-            if settings or any((spec, processes, repeats, predict, bandwidth, latency)):
-                raise RequestError("resume: takes no other flag: the folder knows them.")
+            refuse_flags(settings, spec, processes, repeats, predict, bandwidth, latency)
             done = scale_trials.resume(resume, display)
         else:
             request = scale_trials.ScaleRequest(
                 named_settings([] if spec is None else [spec], settings or {}),
                 _PROCESSES if processes is None else _counts("processes", processes),
-                scale_trials.REPEATS if repeats is None else count("repeats", repeats),
+                count("repeats", repeats, scale_trials.REPEATS),
                 _prediction(predict, bandwidth, latency),
             )
             done = scale_trials.start(request, display)

@@ -14,6 +14,7 @@ from typing import (
     Literal,
     TypeAlias,
     TypedDict,
+    TypeVar,
     get_args,
     get_origin,
 )
@@ -117,8 +118,8 @@ def layout_of(model: str, shape: str | None, classes: str | None) -> tuple[tuple
         sample_shape = tuple(int(part[1]) for part in read if part)
         if len(sample_shape) < len(read):
             raise RequestError(
-                "--input: wanted the shape of one sample without the batch, whole numbers of 1 or "
-                f"more with commas between them, like 3,32,32; found {shape!r}."
+                "--input: wanted the shape of one sample, whole numbers of 1 or more with commas "
+                f"between them, like 3,32,32; found {shape!r}."
             )
     if classes is not None:
         whole = _WHOLE.fullmatch(classes)
@@ -128,9 +129,10 @@ def layout_of(model: str, shape: str | None, classes: str | None) -> tuple[tuple
     return sample_shape, count
 
 
-# --- What is run: a training of ours, or a script
+# --- The workload: a training of ours, or a script
 
 
+Default = TypeVar("Default")
 # Flags that also apply to a user script.
 _FOR_SCRIPTS = ("out", "name", "max_steps")
 
@@ -138,7 +140,7 @@ _FOR_SCRIPTS = ("out", "name", "max_steps")
 def workload_of_words(
     words: Sequence[str], settings: SpecFlags | None, mode: Literal["train", "load"] = "train"
 ) -> TrainingWorkload | ScriptWorkload:
-    """Return what the words of a command ask for: a file of settings or, after `--`, a script."""
+    """Return the workload of a command: a file of settings or, after `--`, a script."""
     ours, script = split_script(words)
     flags = settings or {}
     if script is None:
@@ -146,8 +148,8 @@ def workload_of_words(
     ours += [f"--{name.replace('_', '-')}" for name in flags if name not in _FOR_SCRIPTS]
     if ours:
         raise RequestError(
-            f"{', '.join(ours)}: of our own training, and a script was given. Its own flags come "
-            "after it; vary them with --over arg:--flag=a,b."
+            f"{', '.join(ours)}: a setting of `stepscope run`, but a script was given. Put the "
+            "script's own flags after it; vary them with --over arg:--flag=a,b."
         )
     checked = with_changes({}, flags)
     out, name, max_steps = checked.out, checked.name, checked.max_steps
@@ -159,7 +161,7 @@ def named_settings(words: Sequence[str], flags: Mapping[str, SettingValue]) -> S
     if len(words) > 1:
         raise RequestError(
             f"wanted one file of settings at most, found {' '.join(words)}. "
-            "A script of your own comes after --."
+            "Put your own script after --."
         )
     file = read_settings(Path(words[0])) if words else {}
     with_changes(file, flags, where=f"{words[0]}: " if words else "")
@@ -174,8 +176,10 @@ def place_of(
     return Path(named.out), named.name or f"{command}-{what or named.run_name}"
 
 
-def count(name: str, text: str) -> int:
+def count(name: str, text: str | None, default: Default) -> int | Default:
     """Parse an integer that is not a setting of a run."""
+    if text is None:
+        return default
     if not (text.isascii() and text.isdecimal()):
         raise RequestError(f"{name}: wanted a whole number, found {text!r}.")
     return int(text)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from stepscope.analyze.sweep_summary import rows_of
-from stepscope.cli.end_of_run import display_of_trials, leave_report
+from stepscope.cli.end_of_run import close_trials, display_of_trials, refuse_flags
 from stepscope.cli.script_arguments import MARK, refuse_launcher
 from stepscope.cli.settings_flags import SettingsToo, SpecFlags, count, place_of, workload_of_words
 from stepscope.cli.streams import AsJson, Switch
@@ -25,7 +22,7 @@ from stepscope.experiments.trial_order import DEFAULT_REPEATS, grid, read_axes
 from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.records import schema
 from stepscope.records.sweep_folder import load_sweep
-from stepscope.records.types import RunnerPlace
+from stepscope.records.types import RunnerPlace, SweepAnswer
 from stepscope.report.terminal.sweep_table import SweepDisplay, print_sweep
 
 # --- Runners: `--on here` or `--on ray`
@@ -88,7 +85,10 @@ def runner_at(place: RunnerPlace | None) -> Iterator[Runner]:
         with on_ray(place["address"], mix_nodes=bool(place.get("mix_nodes"))) as runner:
             yield runner
     else:
-        raise RequestError(f"the sweep's record has trials made on {place.get('runner')!r}.")
+        raise RequestError(
+            f"the sweep was run on {place.get('runner')!r}, which this version of stepscope does "
+            "not know. Update stepscope, or choose another place with --on."
+        )
 
 
 def sweep(
@@ -118,28 +118,27 @@ def sweep(
         An axis and its values, KEY=V1,V2,…; once for each axis. A script's own flag is written
         arg:--lr=0.1,0.01.
     repeats
-        How many rounds; every setting is run once in each. [default: 6]
+        Number of rounds; each runs every setting once. [default: 6]
     mode
         train, or load (drive the loader without training). [default: train]
     time_limit
-        End a trial that takes more seconds than this.
+        End a trial after this many seconds.
     order_seed
         Seed of the random order of each round; recorded.
     on
-        Who makes the trials: here, one at a time, or ray, one at a time on each node of a cluster.
-        [default: here]
+        Where to run the trials: here, one at a time, or ray, one at a time on each node of a
+        cluster. [default: here]
     address
-        The Ray cluster, HOST:PORT. [default: auto, the one that this machine is in]
+        The Ray cluster, HOST:PORT. [default: auto, the cluster of this machine]
     mix_nodes
-        Compare trials also where their nodes are of different kinds.
+        Compare trials even if their nodes are of different kinds.
     resume
-        Go on with a sweep that was stopped: its folder, and no flag but --on and --address.
+        Continue the stopped sweep in this folder; takes only --on and --address besides.
     """
     refuse_launcher("sweep")
     with display_of_trials(SweepDisplay) as display:
         if resume is not None:
-            if settings or command or any((over, repeats, mode, time_limit, order_seed)):
-                raise RequestError("resume: takes no other flag: the sweep's folder knows them.")
+            refuse_flags(settings, command, over, repeats, mode, time_limit, order_seed)
             with runner_at(place_to_go_on(resume, on, address, mix_nodes)) as runner:
                 done = sweep_run.resume(resume, display, runner)
         else:
@@ -149,21 +148,18 @@ def sweep(
             out, name = place_of(workload, "sweep", "-".join(axes))
             request = sweep_run.SweepRequest(
                 grid(axes),
-                DEFAULT_REPEATS if repeats is None else count("repeats", repeats),
+                count("repeats", repeats, DEFAULT_REPEATS),
                 out=out,
                 name=name,
                 over=axes,
-                seed=None if order_seed is None else count("order_seed", order_seed),
+                seed=count("order_seed", order_seed, None),
                 time_limit_s=None if time_limit is None else _seconds(time_limit),
                 on=place,
             )
             with runner_at(place) as runner:
                 done = sweep_run.start(workload, request, display, runner)
-    if json:
-        print(dumps({**done.info, "rows": rows_of(done), "path": str(done.path)}))
-    else:
-        print_sweep(Console(), done)
-    leave_report(done.path, Console(file=sys.stderr) if json else Console())
+    answer: SweepAnswer = {**done.info, "rows": rows_of(done), "path": str(done.path)}
+    close_trials(answer, done, print_sweep, as_json=json)
     if any(trial.status == schema.COMPLETED for trial in done.trials):
         return 0
     return done.trials[0].exit_code or 1
@@ -175,7 +171,7 @@ def _workload(
     if mode not in (None, "train", "load"):
         raise RequestError(f"mode: wanted train or load, found {mode}.")
     if mode == "load" and MARK in words:
-        raise RequestError("mode: only a training of ours can be loaded without training.")
+        raise RequestError("mode: load does not apply to a script. Leave --mode out.")
     return workload_of_words(words, settings, "load" if mode == "load" else "train")
 
 
