@@ -99,6 +99,12 @@ class Loop:
     def wait(self, ms: float) -> None:
         self.clock.pass_ms(ms)
 
+    def play(self, doings: str) -> None:
+        """Do one thing after the other: "call 2, wait 0.5, backward 4"."""
+        for doing in doings.removesuffix(", ").split(", "):
+            name, ms, *whom = doing.split()
+            getattr(self, name)(float(ms), *map(int, whom))
+
     def record(self, kind: int, subject: Any = None, detail: Any = None) -> None:
         mark = None if self.device is None else self.device.mark()
         self.events.append((kind, self.clock.now, subject, detail, mark))
@@ -125,6 +131,15 @@ class Loop:
         self.record(e.FETCH, loader)
         self.wait(ms)
         self.record(e.EXHAUSTED, loader, self.other_clock)
+
+    @contextmanager
+    def iterating(
+        self, loader: int = TRAIN, *args: Any, stop_ms: float = 1, **options: Any
+    ) -> Iterator[None]:
+        """Iterate over a loader to its end."""
+        self.iterate(loader, *args, **options)
+        yield
+        self.exhaust(stop_ms, loader)
 
     def drop(self, loader: int = TRAIN) -> None:
         self.record(e.DROPPED, loader, self.other_clock)
@@ -220,18 +235,16 @@ class Loop:
 
     def train(self, batches: int, loader: int = TRAIN) -> None:
         """An epoch of 10 ms a step, 5 ms before and 1 ms after."""
-        self.iterate(loader, ms=5)
-        for _ in range(batches):
-            self.step(loader)
-        self.exhaust(1, loader)
+        with self.iterating(loader, ms=5):
+            for _ in range(batches):
+                self.step(loader)
 
     def test(self, batches: int, loader: int = TEST) -> None:
         """An evaluation of 3 ms a batch, 2 ms before and 1 ms after."""
-        self.iterate(loader, ms=2)
-        for _ in range(batches):
-            self.fetch(1, loader, samples=4)
-            self.predict(2)
-        self.exhaust(1, loader)
+        with self.iterating(loader, ms=2):
+            for _ in range(batches):
+                self.fetch(1, loader, samples=4)
+                self.predict(2)
 
     def detected(self, kind: type[StepDetector] = StepDetector, at_once: int = 10**6) -> Sheet:
         sheet = Sheet()

@@ -4,7 +4,7 @@ import argparse
 
 import torch
 import torch.nn as nn
-from toy_data import mlp, random_loader
+from toy_data import mlp, random_loader, train
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--backend", default="eager")
@@ -19,15 +19,4 @@ if args.in_place:
 else:
     model = torch.compile(model, backend=args.backend)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-criterion = nn.CrossEntropyLoss()
-
-updates = 0
-for epoch in range(2):
-    for x, y in loader:
-        optimizer.zero_grad(set_to_none=True)
-        loss = criterion(model(x), y)
-        loss.backward()
-        optimizer.step()
-        updates += 1
-    print(f"epoch {epoch}: loss {loss.item():.4f}")
-print(f"updates={updates}")
+train(model, nn.CrossEntropyLoss(), optimizer, [loader, loader])

@@ -9,15 +9,6 @@ nz, width, niter = 32, 16, 2
 real_label, fake_label = 1.0, 0.0
 
 
-def weights_init(m):
-    classname = m.__class__.__name__
-    if classname.find("Conv") != -1:
-        nn.init.normal_(m.weight.data, 0.0, 0.02)
-    elif classname.find("BatchNorm") != -1:
-        nn.init.normal_(m.weight.data, 1.0, 0.02)
-        nn.init.constant_(m.bias.data, 0)
-
-
 def up(inputs, outputs, stride, padding):
     conv = nn.ConvTranspose2d(inputs, outputs, 4, stride, padding, bias=False)
     return conv, nn.BatchNorm2d(outputs), nn.ReLU(True)
@@ -40,7 +31,6 @@ netG = nn.Sequential(
     nn.ConvTranspose2d(width, 3, 4, 2, 1, bias=False),
     nn.Tanh(),
 ).to(device)
-netG.apply(weights_init)
 netD = nn.Sequential(
     *down(3, width),
     *down(width, width * 2),
@@ -48,7 +38,6 @@ netD = nn.Sequential(
     nn.Conv2d(width * 4, 1, 4, 1, 0, bias=False),
     nn.Sigmoid(),
 ).to(device)
-netD.apply(weights_init)
 
 criterion = nn.BCELoss()
 fixed_noise = torch.randn(16, nz, 1, 1, device=device)

@@ -5,7 +5,7 @@ import argparse
 import torch
 import torch.nn as nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from toy_data import mlp
+from toy_data import mlp, train
 
 
 class Stream(IterableDataset):
@@ -31,15 +31,4 @@ torch.manual_seed(0)
 loader = DataLoader(Stream(4, 320), batch_size=64, num_workers=args.workers)
 model = mlp(128, 1024, 1024, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-criterion = nn.CrossEntropyLoss()
-
-updates = 0
-for epoch in range(2):
-    for x, y in loader:
-        loss = criterion(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        updates += 1
-    print(f"epoch {epoch}: loss {loss.item():.4f}")
-print(f"updates={updates}")
+train(model, nn.CrossEntropyLoss(), optimizer, [loader, loader])

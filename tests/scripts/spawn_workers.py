@@ -5,7 +5,7 @@ import argparse
 import torch
 import torch.nn as nn
 from torch.utils.data import DataLoader, Dataset
-from toy_data import mlp
+from toy_data import mlp, train
 
 
 class Squares(Dataset):
@@ -27,18 +27,7 @@ def main():
     loader = DataLoader(Squares(), batch_size=64, shuffle=True, num_workers=1, **options)
     model = mlp(256, 1024, 1024, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    criterion = nn.MSELoss()
-
-    updates = 0
-    for epoch in range(2):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = criterion(model(x), y)
-            loss.backward()
-            optimizer.step()
-            updates += 1
-        print(f"epoch {epoch}: loss {loss.item():.4f}")
-    print(f"updates={updates}")
+    train(model, nn.MSELoss(), optimizer, [loader, loader])
 
 
 if __name__ == "__main__":

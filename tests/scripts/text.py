@@ -66,9 +66,7 @@ train_loader, valid_loader = make_loaders()
 model = TextClassifier().to(device)
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-scheduler = torch.optim.lr_scheduler.OneCycleLR(
-    optimizer, max_lr=1e-3, total_steps=2 * len(train_loader)
-)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, 2 * len(train_loader))
 
 updates = 0
 for epoch in range(2):
@@ -85,9 +83,6 @@ for epoch in range(2):
         total_loss += loss.item()
         updates += 1
     accuracy = evaluate(model, valid_loader, device)
-    print(
-        f"epoch {epoch + 1} | loss {total_loss / len(train_loader):.4f} "
-        f"| valid accuracy {accuracy:.3f} | lr {scheduler.get_last_lr()[0]:.2e}"
-    )
+    print(f"epoch {epoch + 1} | loss {total_loss:.4f} | valid accuracy {accuracy:.3f}")
 
 print(f"updates={updates}")

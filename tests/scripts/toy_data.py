@@ -1,4 +1,4 @@
-"""Random data and small networks for the scripts in this folder."""
+"""Random data, small networks and the plainest loop for the scripts in this folder."""
 
 from itertools import pairwise
 
@@ -24,3 +24,17 @@ def small_cnn():
         *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU()),
         *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 10)),
     )
+
+
+def train(model, criterion, optimizer, loaders):
+    """Train with one loader for each epoch."""
+    updates = 0
+    for epoch, loader in enumerate(loaders):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            updates += 1
+        print(f"epoch {epoch}: loss {loss.item():.4f}")
+    print(f"updates={updates}")

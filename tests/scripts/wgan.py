@@ -14,14 +14,8 @@ n_critic = 5
 def compute_gradient_penalty(real, fake):
     alpha = torch.rand(real.size(0), 1, device=real.device)
     interpolates = (alpha * real + (1 - alpha) * fake).requires_grad_(True)
-    d_interpolates = discriminator(interpolates)
-    gradients = autograd.grad(
-        outputs=d_interpolates,
-        inputs=interpolates,
-        grad_outputs=torch.ones_like(d_interpolates),
-        create_graph=True,
-        retain_graph=True,
-    )[0]
+    validity = discriminator(interpolates).sum()
+    [gradients] = autograd.grad(validity, interpolates, create_graph=True)
     return ((gradients.norm(2, dim=1) - 1) ** 2).mean()
 
 

@@ -355,7 +355,7 @@ def test_a_script_that_removes_its_run_folder_goes_on_unharmed(person: Person) -
     code = remove + BEGIN + "epoch()\nprint('trained')"
     answer = person.trace(person.write(code))
     assert (answer.code, answer.out) == (5, "trained\n"), answer.err
-    assert "is gone" in answer.err
+    assert "was removed" in answer.err
     assert "Traceback" not in answer.err
 
 

@@ -27,9 +27,8 @@ def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop:
     loop.iterate(ms=5, of=7)
     loop.fetch(1)  # and this iterator lives on
     for key in (101, 102):
-        loop.iterate(key, ms=5, of=7)
-        loop.step(key)
-        loop.exhaust(1, key)
+        with loop.iterating(key, ms=5, of=7):
+            loop.step(key)
     sheet = loop.detected()
     assert [(row.epoch, row.samples) for row in sheet.rows] == [(1, 8), (2, 8)]
     assert sheet.of("train")[0].start_s == pytest.approx(0.006)
@@ -41,23 +40,20 @@ def test_a_training_that_begins_its_loader_anew_has_left_the_epoch_before(loop: 
         loop.step()
     loop.wait(100)
     for key in (101, 102):
-        loop.iterate(key, ms=5, of=7)
-        loop.step(key)
-        loop.exhaust(1, key)
+        with loop.iterating(key, ms=5, of=7):
+            loop.step(key)
     sheet = loop.detected()
     assert [row.epoch for row in sheet.rows] == [1, 1, 2, 3]
     assert sheet.lasted_ms == [10] * 4
 
 
 def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop) -> None:
-    loop.iterate(ms=5, of=7)
-    for number in range(3):
-        loop.step()
-        loop.iterate(100 + number, ms=2, of=7)
-        loop.fetch(1, 100 + number)
-        loop.predict(2)
-        loop.exhaust(1, 100 + number)
-    loop.exhaust(1)
+    with loop.iterating(ms=5, of=7):
+        for number in range(3):
+            loop.step()
+            with loop.iterating(100 + number, ms=2, of=7):
+                loop.fetch(1, 100 + number)
+                loop.predict(2)
     sheet = loop.detected()
     assert [row.epoch for row in sheet.rows] == [1, 1, 1]
     assert sheet.lasted_ms == [10] * 3
@@ -65,12 +61,11 @@ def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop)
 
 
 def test_two_ways_through_one_loader_at_once_are_one_epoch(loop: Loop) -> None:
-    loop.iterate(101, of=7)
-    loop.iterate(102, of=7)
-    for _ in range(3):
-        loop.fetch(1, 101)
-        loop.step(102)
-    loop.exhaust(1, 101)
+    with loop.iterating(101, of=7):
+        loop.iterate(102, of=7)
+        for _ in range(3):
+            loop.fetch(1, 101)
+            loop.step(102)
     sheet = loop.detected()
     assert [(row.epoch, row.samples) for row in sheet.rows] == [(1, 16)] * 3
 
@@ -151,23 +146,21 @@ def test_steps_complete_are_known_before_their_rows_are_written(loop: Loop) -> N
 
 
 def test_a_loss_is_the_mean_over_samples_of_an_epoch(loop: Loop) -> None:
-    loop.iterate()
-    for samples, loss in ((8, 1.0), (8, 2.0), (4, 4.0)):
-        loop.fetch(1, samples=samples)
-        loop.learn(loss=loss)
-    loop.exhaust()
+    with loop.iterating():
+        for samples, loss in ((8, 1.0), (8, 2.0), (4, 4.0)):
+            loop.fetch(1, samples=samples)
+            loop.learn(loss=loss)
     [(_, _, loss)] = loop.detected().epochs
     assert loss == pytest.approx((8 * 1 + 8 * 2 + 4 * 4) / 20)
 
 
 def test_the_loaders_account_of_a_batch_comes_with_its_step(loop: Loop) -> None:
-    loop.iterate(TRAIN)
-    loop.iterate(OTHER_LOADER)
-    loop.fetch(1, TRAIN, load=LoadTiming(1, start_ns=2 * MS, wall_ns=3 * MS, cpu_ns=2 * MS))
-    loop.fetch(1, OTHER_LOADER, load=LoadTiming(0, 5 * MS, wall_ns=4 * MS, cpu_ns=1 * MS))
-    loop.learn()
-    loop.step()
-    loop.exhaust()
+    with loop.iterating(TRAIN):
+        loop.iterate(OTHER_LOADER)
+        loop.fetch(1, TRAIN, load=LoadTiming(1, start_ns=2 * MS, wall_ns=3 * MS, cpu_ns=2 * MS))
+        loop.fetch(1, OTHER_LOADER, load=LoadTiming(0, 5 * MS, wall_ns=4 * MS, cpu_ns=1 * MS))
+        loop.learn()
+        loop.step()
     first, second = loop.detected().rows
     assert first.load == (1, 2 * MS, 7 * MS, 3 * MS)
     assert second.load is None, "what nobody accounted for is unknown, not 0"
@@ -184,20 +177,19 @@ def test_the_cpu_time_of_several_batches_is_unknown_if_one_is() -> None:
 
 
 def test_detail_goes_with_the_steps_that_begin_under_it(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    for number in range(6):
-        if number == 2:
-            loop.record(e.DETAIL, "off")
-        if number == 4:
-            loop.record(e.DETAIL, "full")
-        loop.fetch(1)
-        if number in (2, 3):
-            loop.wait(6)
-            loop.update(3)
-        else:
-            loop.learn()
-        loop.wait(0.25)
-    loop.exhaust(1)
+    with loop.iterating(ms=5):
+        for number in range(6):
+            if number == 2:
+                loop.record(e.DETAIL, "off")
+            if number == 4:
+                loop.record(e.DETAIL, "full")
+            loop.fetch(1)
+            if number in (2, 3):
+                loop.wait(6)
+                loop.update(3)
+            else:
+                loop.learn()
+            loop.wait(0.25)
     sheet = loop.detected()
     assert [row.detail for row in sheet.rows] == ["full", "full", "off", "off", "full", "full"]
     assert sheet.lasted_ms == [10.25] * 6
@@ -227,13 +219,12 @@ def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
 
 def test_device_columns_partition_the_devices_time() -> None:
     loop = Loop(on_device=True)
-    loop.iterate(ms=5)
-    for _ in range(3):
-        loop.fetch(4)
-        loop.call(2, work=10)
-        loop.backward(3, work=20)
-        loop.update(1)
-    loop.exhaust(1)
+    with loop.iterating(ms=5):
+        for _ in range(3):
+            loop.fetch(4)
+            loop.call(2, work=10)
+            loop.backward(3, work=20)
+            loop.update(1)
     sheet = loop.detected()
     first, second, third = (row.device for row in sheet.rows)
     assert first == pytest.approx((0, 0.010, 0.020, 0, 0.004)), "idle: the first wait for data"
@@ -244,14 +235,13 @@ def test_device_columns_partition_the_devices_time() -> None:
 def test_a_loss_in_any_closure_is_part_of_the_devices_forward_pass() -> None:
     loop = Loop(on_device=True)
     assert loop.device is not None
-    loop.iterate()
-    loop.fetch(0)
-    with loop.stepping():
-        for _ in range(3):
-            loop.call(0, work=2)
-            loop.device.work(3)
-            loop.backward(0, work=4)
-    loop.exhaust(0)
+    with loop.iterating(stop_ms=0):
+        loop.fetch(0)
+        with loop.stepping():
+            for _ in range(3):
+                loop.call(0, work=2)
+                loop.device.work(3)
+                loop.backward(0, work=4)
     [step] = loop.detected().rows
     assert step.device == pytest.approx((0, 0.015, 0.012, 0, 0))
 
@@ -279,17 +269,15 @@ def test_steps_are_written_when_the_device_has_reached_their_end() -> None:
 
 def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
     loop = Loop(on_device=True)
-    loop.iterate(ms=5)
-    for _ in range(2):
-        loop.fetch(4)
-        loop.call(2, work=10)
-        loop.backward(3, work=20)
-        loop.update(1)
-        loop.iterate(TEST)
-        loop.fetch(1, TEST)
-        loop.call(2, grad=False, training=False, work=40)
-        loop.exhaust(1, TEST)
-    loop.exhaust(1)
+    with loop.iterating(ms=5):
+        for _ in range(2):
+            loop.fetch(4)
+            loop.call(2, work=10)
+            loop.backward(3, work=20)
+            loop.update(1)
+            with loop.iterating(TEST):
+                loop.fetch(1, TEST)
+                loop.call(2, grad=False, training=False, work=40)
     sheet = loop.detected()
     for row in sheet.rows:
         assert row.device is not None
@@ -298,11 +286,10 @@ def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
 
 
 def test_an_iterator_made_long_before_the_training_begins_when_it_is_used(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    loop.wait(1700)  # a model is built
-    loop.step()
-    loop.step()
-    loop.exhaust(1)
+    with loop.iterating(ms=5):
+        loop.wait(1700)  # a model is built
+        loop.step()
+        loop.step()
     sheet = loop.detected()
     assert sheet.lasted_ms == [10, 10]
     [epoch] = sheet.of("train")

@@ -26,14 +26,13 @@ def test_an_evaluation_between_epochs_has_its_own_row_and_is_in_no_epoch(loop: L
 
 
 def test_an_evaluation_inside_an_epoch_is_taken_out_of_both_sides(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    for number in range(4):
-        loop.step()
-        if number == 1:
-            loop.wait(0.5)
-            loop.test(3)
-            loop.wait(0.25)
-    loop.exhaust(1)
+    with loop.iterating(ms=5):
+        for number in range(4):
+            loop.step()
+            if number == 1:
+                loop.wait(0.5)
+                loop.test(3)
+                loop.wait(0.25)
     sheet = loop.detected()
     assert sheet.lasted_ms == [10, 10.75, 10, 10]
     assert sheet.phases_ms(1)["other"] == 0.75
@@ -45,13 +44,12 @@ def test_an_evaluation_inside_an_epoch_is_taken_out_of_both_sides(loop: Loop) ->
 
 
 def test_an_evaluation_inside_an_accumulated_step_is_taken_out_of_it(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    for _ in range(2):
-        loop.fetch(1)
-        loop.accumulate()
-        loop.test(3)
-        loop.step()
-    loop.exhaust(1)
+    with loop.iterating(ms=5):
+        for _ in range(2):
+            loop.fetch(1)
+            loop.accumulate()
+            loop.test(3)
+            loop.step()
     sheet = loop.detected()
     assert sheet.lasted_ms == [17, 17]
     assert len(sheet.of("test")) == 2
@@ -69,28 +67,26 @@ def test_an_evaluation_before_training_belongs_to_epoch_0(loop: Loop) -> None:
 
 
 def test_an_evaluation_that_was_broken_off_ends_with_its_last_call(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    for _ in range(2):
-        loop.step()
-        loop.iterate(TEST, ms=2)
-        loop.fetch(1, TEST)
-        loop.predict(2)
-        loop.wait(4)  # and its iterator stays alive
-    loop.exhaust(1)
+    with loop.iterating(ms=5):
+        for _ in range(2):
+            loop.step()
+            loop.iterate(TEST, ms=2)
+            loop.fetch(1, TEST)
+            loop.predict(2)
+            loop.wait(4)  # and its iterator stays alive
     sheet = loop.detected()
     assert sheet.lasted_ms == [14, 14]
     assert [timing.total_s for timing in sheet.of("test")] == pytest.approx([0.005, 0.005])
 
 
 def test_an_evaluation_without_a_loader_is_taken_out_as_well(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    for _ in range(3):
-        loop.step()
-        loop.wait(0.5)
-        loop.predict(20)
-        loop.predict(20)
-        loop.wait(0.25)
-    loop.exhaust(1)
+    with loop.iterating(ms=5):
+        for _ in range(3):
+            loop.step()
+            loop.wait(0.5)
+            loop.predict(20)
+            loop.predict(20)
+            loop.wait(0.25)
     sheet = loop.detected()
     assert sheet.lasted_ms == [10.75] * 3
     assert len(sheet.of("test")) == 3
@@ -221,12 +217,11 @@ def test_one_sample_now_and_then_is_an_evaluation(loop: Loop) -> None:
 
 
 def test_a_teacher_is_no_evaluation(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    for _ in range(2):
-        loop.fetch(1)
-        loop.predict(6, TEACHER)
-        loop.learn()
-    loop.exhaust(1)
+    with loop.iterating(ms=5):
+        for _ in range(2):
+            loop.fetch(1)
+            loop.predict(6, TEACHER)
+            loop.learn()
     sheet = loop.detected()
     assert sheet.lasted_ms == [16, 16]
     assert sheet.phases_ms(1)["forward"] == 8
@@ -234,11 +229,10 @@ def test_a_teacher_is_no_evaluation(loop: Loop) -> None:
 
 
 def test_a_pass_over_data_without_a_model_is_no_evaluation(loop: Loop) -> None:
-    loop.iterate(OTHER_LOADER, ms=5)  # mean and deviation of the data
-    for _ in range(3):
-        loop.fetch(1, OTHER_LOADER)
-        loop.wait(2)
-    loop.exhaust(1, OTHER_LOADER)
+    with loop.iterating(OTHER_LOADER, ms=5):  # mean and deviation of the data
+        for _ in range(3):
+            loop.fetch(1, OTHER_LOADER)
+            loop.wait(2)
     loop.train(2)
     sheet = loop.detected()
     assert sheet.splits == ["train"]
@@ -247,10 +241,9 @@ def test_a_pass_over_data_without_a_model_is_no_evaluation(loop: Loop) -> None:
 
 def test_training_by_validation_batches_is_training(loop: Loop) -> None:
     loop.train(2)
-    loop.iterate(TEST, ms=2)
-    loop.fetch(1, TEST)
-    loop.learn(training=False)
-    loop.exhaust(1, TEST)
+    with loop.iterating(TEST, ms=2):
+        loop.fetch(1, TEST)
+        loop.learn(training=False)
     sheet = loop.detected()
     assert sheet.splits == ["train", "train"]
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1)]
@@ -258,13 +251,12 @@ def test_training_by_validation_batches_is_training(loop: Loop) -> None:
 
 def test_an_iterator_made_early_is_what_it_is_used_for(loop: Loop) -> None:
     loop.iterate(TEST, ms=2)
-    loop.iterate(TRAIN, ms=5)
-    for _ in range(3):
-        loop.step()
-        loop.wait(0.5)
-        loop.fetch(1, TEST)
-        loop.predict(2)
-    loop.exhaust(1)
+    with loop.iterating(TRAIN, ms=5):
+        for _ in range(3):
+            loop.step()
+            loop.wait(0.5)
+            loop.fetch(1, TEST)
+            loop.predict(2)
     sheet = loop.detected()
     assert sheet.lasted_ms == [10.5] * 3
     assert sheet.samples == [8] * 3
@@ -273,16 +265,14 @@ def test_an_iterator_made_early_is_what_it_is_used_for(loop: Loop) -> None:
 
 
 def test_an_evaluation_inside_of_what_is_taken_out_is_not_taken_out_twice(loop: Loop) -> None:
-    loop.iterate(TRAIN)
-    loop.step()
-    loop.iterate(TEST)
-    loop.fetch(1, TEST)
-    loop.call(2)  # with gradients, and nothing comes of them
-    loop.iterate(OTHER_LOADER)
-    loop.fetch(1, OTHER_LOADER)
-    loop.predict(2)  # not read to its end
-    loop.exhaust(1, TEST)
-    loop.exhaust(1, TRAIN)
+    with loop.iterating(TRAIN):
+        loop.step()
+        with loop.iterating(TEST):
+            loop.fetch(1, TEST)
+            loop.call(2)  # with gradients, and nothing comes of them
+            loop.iterate(OTHER_LOADER)
+            loop.fetch(1, OTHER_LOADER)
+            loop.predict(2)  # not read to its end
     sheet = loop.detected()
     assert sheet.lasted_ms == [10]
     assert sum(sheet.phases_ms().values()) == 10
@@ -302,17 +292,16 @@ def test_a_teachers_call_after_an_evaluation_is_of_the_next_step(loop: Loop) -> 
 
 
 def test_an_evaluation_broken_off_inside_of_another_leaves_both_taken_out(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    loop.step()
-    for loader in (TEST, OTHER_LOADER):  # the second is looked into, from the first
-        loop.iterate(loader, ms=2)
-        loop.fetch(1, loader)
+    with loop.iterating(ms=5):
+        loop.step()
+        for loader in (TEST, OTHER_LOADER):  # the second is looked into, from the first
+            loop.iterate(loader, ms=2)
+            loop.fetch(1, loader)
+            loop.predict(2)
+        loop.fetch(1, TEST)
         loop.predict(2)
-    loop.fetch(1, TEST)
-    loop.predict(2)
-    loop.exhaust(1, TEST)
-    loop.step()
-    loop.exhaust(1)
+        loop.exhaust(1, TEST)
+        loop.step()
     sheet = loop.detected()
     for row in sheet.rows:
         assert sum(row.spent) == row.step_ns
@@ -324,14 +313,13 @@ def test_a_loader_that_is_read_one_batch_ahead_leaves_one_row(loop: Loop, inside
     loop.step()
     if not inside:
         loop.exhaust()
-    loop.iterate(TEST, ms=2)
-    loop.fetch(1, TEST, samples=4)
-    for samples in (4, 3):
-        loop.fetch(1, TEST, samples=samples)
-        loop.move(0.5)
-        loop.predict(2)
-        loop.predict(1, TEACHER)
-    loop.exhaust(1, TEST)
+    with loop.iterating(TEST, ms=2):
+        loop.fetch(1, TEST, samples=4)
+        for samples in (4, 3):
+            loop.fetch(1, TEST, samples=samples)
+            loop.move(0.5)
+            loop.predict(2)
+            loop.predict(1, TEACHER)
     loop.move(0.5)
     loop.predict(2)
     loop.predict(1, TEACHER)
@@ -361,24 +349,22 @@ def test_a_batch_after_which_a_test_is_broken_off_is_not_tested(loop: Loop) -> N
 
 def test_where_batches_do_not_tell_their_samples_the_calls_do(loop: Loop) -> None:
     loop.train(1)
-    loop.iterate(TEST)
-    for samples in (8, 8, 5):
-        loop.fetch(1, TEST, samples=None)
-        loop.call(2, grad=False, training=False, samples=samples)
-        loop.call(1, TEACHER, grad=False, training=False, samples=samples)
-    loop.exhaust(1, TEST)
+    with loop.iterating(TEST):
+        for samples in (8, 8, 5):
+            loop.fetch(1, TEST, samples=None)
+            loop.call(2, grad=False, training=False, samples=samples)
+            loop.call(1, TEACHER, grad=False, training=False, samples=samples)
     [evaluation] = loop.detected().of("test")
     assert evaluation.samples == 21
 
 
 def test_a_prediction_after_a_test_that_skipped_a_batch_is_none_of_it(loop: Loop) -> None:
     loop.train(1)
-    loop.iterate(TEST)
-    for number in range(3):
-        loop.fetch(1, TEST)
-        if number != 1:
-            loop.predict(2)
-    loop.exhaust(1, TEST)
+    with loop.iterating(TEST):
+        for number in range(3):
+            loop.fetch(1, TEST)
+            if number != 1:
+                loop.predict(2)
     loop.wait(50)
     loop.predict(20)
     first, second = loop.detected().of("test")
@@ -387,9 +373,8 @@ def test_a_prediction_after_a_test_that_skipped_a_batch_is_none_of_it(loop: Loop
 
 def test_a_test_of_one_batch_that_is_read_ahead_has_its_samples(loop: Loop) -> None:
     loop.train(1)
-    loop.iterate(TEST)
-    loop.fetch(1, TEST, samples=4)
-    loop.exhaust(1, TEST)
+    with loop.iterating(TEST):
+        loop.fetch(1, TEST, samples=4)
     loop.call(2, grad=False, training=False, samples=None)
     [evaluation] = loop.detected().of("test")
     assert evaluation.samples == 4
@@ -420,16 +405,15 @@ def test_a_test_before_the_last_batch_of_a_loader_read_ahead_does_not_end_the_ep
 
 
 def test_a_test_with_the_batch_of_an_iterator_of_its_own_begins_with_that(loop: Loop) -> None:
-    loop.iterate(ms=1, of=1)
-    for number in range(4):
-        loop.step()
-        if number == 2:
-            loop.iterate(TEST, ms=20, of=2)
-            loop.fetch(30, TEST)
-            loop.drop(TEST)
-            loop.wait(4)
-            loop.predict(6)
-    loop.exhaust()
+    with loop.iterating(ms=1, of=1):
+        for number in range(4):
+            loop.step()
+            if number == 2:
+                loop.iterate(TEST, ms=20, of=2)
+                loop.fetch(30, TEST)
+                loop.drop(TEST)
+                loop.wait(4)
+                loop.predict(6)
     sheet = loop.detected()
     assert sheet.lasted_ms == [10, 10, 10, 10], "the wait for it is none of the training"
     [test] = sheet.of("test")
@@ -438,13 +422,12 @@ def test_a_test_with_the_batch_of_an_iterator_of_its_own_begins_with_that(loop: 
 
 
 def test_a_batch_of_an_iterator_of_its_own_that_is_trained_with_is_in_its_step(loop: Loop) -> None:
-    loop.iterate(ms=1, of=1)
-    loop.step()
-    loop.iterate(TEST, ms=20, of=2)
-    loop.fetch(30, TEST, samples=5)
-    loop.drop(TEST)
-    loop.learn(optimizer=SGD)
-    loop.exhaust()
+    with loop.iterating(ms=1, of=1):
+        loop.step()
+        loop.iterate(TEST, ms=20, of=2)
+        loop.fetch(30, TEST, samples=5)
+        loop.drop(TEST)
+        loop.learn(optimizer=SGD)
     sheet = loop.detected()
     assert sheet.lasted_ms == [10 + 20 + 30 + 9]
     assert sheet.splits == ["train"]

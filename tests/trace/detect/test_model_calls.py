@@ -27,51 +27,6 @@ METRIC = LOSS = CRITIC
 # what follows a call
 
 
-def test_what_follows_a_metric_is_no_forward_pass(loop: Loop) -> None:
-    loop.iterate()
-    for _ in range(2):
-        loop.step()
-        loop.call(0.5, METRIC)
-        loop.wait(5)
-    loop.exhaust()
-    sheet = loop.detected()
-    assert sheet.phases_ms(0) == {
-        "data": 1,
-        "forward": 2.5,
-        "backward": 4,
-        "optimizer": 3,
-        "other": 5,
-    }
-
-
-def test_nor_is_what_follows_one_between_the_backward_pass_and_the_update(loop: Loop) -> None:
-    loop.iterate()
-    loop.fetch(1)
-    loop.accumulate()
-    loop.call(0.5, METRIC)
-    loop.wait(5)
-    loop.update(3)
-    loop.exhaust()
-    assert loop.detected().phases_ms(0)["other"] == 5
-
-
-def test_what_follows_the_call_of_a_later_batch_of_the_same_step_is(loop: Loop) -> None:
-    loop.iterate()
-    for _ in range(3):
-        loop.fetch(1)
-        loop.call(2)
-        loop.wait(1.5)
-        loop.backward(4)
-    loop.update(3)
-    loop.exhaust()
-    assert loop.detected().phases_ms(0) == {
-        "data": 3,
-        "forward": 10.5,
-        "backward": 12,
-        "optimizer": 3,
-    }
-
-
 def test_without_a_loader_the_forward_pass_begins_with_the_model_and_not_with_a_metric(
     loop: Loop,
 ) -> None:
@@ -100,27 +55,25 @@ def test_without_a_loader_several_calls_are_one_forward_pass(loop: Loop) -> None
 
 
 def test_what_lies_between_a_generator_and_its_critic_is_the_forward_pass(loop: Loop) -> None:
-    loop.iterate()
-    for _ in range(3):
-        loop.fetch(1)
-        loop.accumulate(CRITIC)
-        for optimizer in (ADAM, SGD):
-            loop.call(1)
-            loop.wait(5)
-            loop.learn(CRITIC, optimizer=optimizer)
-    loop.exhaust()
+    with loop.iterating():
+        for _ in range(3):
+            loop.fetch(1)
+            loop.accumulate(CRITIC)
+            for optimizer in (ADAM, SGD):
+                loop.call(1)
+                loop.wait(5)
+                loop.learn(CRITIC, optimizer=optimizer)
     assert loop.detected().phases_ms(2)["forward"] == 18
 
 
 def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
-    loop.iterate()
-    for samples in (8, None, 8, 8, None, 8):
-        loop.fetch(1, samples=samples)
-        loop.call(2, samples=None if samples else 4)
-        loop.call(1, LOSS, samples=9)
-        loop.backward(4)
-        loop.update(3)
-    loop.exhaust()
+    with loop.iterating():
+        for samples in (8, None, 8, 8, None, 8):
+            loop.fetch(1, samples=samples)
+            loop.call(2, samples=None if samples else 4)
+            loop.call(1, LOSS, samples=9)
+            loop.backward(4)
+            loop.update(3)
     assert repeats_taken(loop) == [0, 5, 0]
     assert loop.detected().samples == [8, 4, 8, 8, 4, 8]
 
@@ -155,50 +108,46 @@ def test_the_first_call_tells_of_the_module_that_told_before() -> None:
 
 
 def test_a_batch_that_is_skipped_is_not_the_next_steps(loop: Loop) -> None:
-    loop.iterate()
-    for number in range(6):
-        samples = 5 if number == 5 else 8
-        if number == 2:
-            loop.fetch(1, samples=None)
-        loop.fetch(1, samples=samples)
-        loop.learn(samples=samples if number == 2 else None)
-    loop.exhaust()
+    with loop.iterating():
+        for number in range(6):
+            samples = 5 if number == 5 else 8
+            if number == 2:
+                loop.fetch(1, samples=None)
+            loop.fetch(1, samples=samples)
+            loop.learn(samples=samples if number == 2 else None)
     sheet = loop.detected()
     assert sheet.samples == [8, 8, 8, 8, 8, 5]
     assert sheet.phases_ms(2)["data"] == 2
 
 
 def test_batches_that_a_resumed_epoch_passes_over_are_not_trained_with(loop: Loop) -> None:
-    loop.iterate()
-    for _ in range(4):
-        loop.fetch(1)
-    for number in range(3):
-        loop.fetch(1, samples=8 if number < 2 else 3)
-        loop.learn(samples=8 if number == 0 else None)
-    loop.exhaust()
+    with loop.iterating():
+        for _ in range(4):
+            loop.fetch(1)
+        for number in range(3):
+            loop.fetch(1, samples=8 if number < 2 else 3)
+            loop.learn(samples=8 if number == 0 else None)
     assert loop.detected().samples == [8, 8, 3]
 
 
 def test_batches_that_are_put_together_are_all_trained_with(loop: Loop) -> None:
-    loop.iterate()
-    for _ in range(3):
+    with loop.iterating():
         for _ in range(3):
-            loop.fetch(1)
-        loop.learn(samples=24)
-    loop.exhaust()
+            for _ in range(3):
+                loop.fetch(1)
+            loop.learn(samples=24)
     assert sum(loop.detected().samples) == 72
 
 
 def test_batches_that_are_fetched_together_and_used_one_by_one_are_too(loop: Loop) -> None:
-    loop.iterate()
-    loop.fetch(1)  # the loader is one ahead
-    for _ in range(3):
-        for _ in range(4):
-            loop.fetch(1)
-        for number in range(4):
-            loop.accumulate(samples=None if number else 8)
-        loop.update(3)
-    loop.exhaust()
+    with loop.iterating():
+        loop.fetch(1)  # the loader is one ahead
+        for _ in range(3):
+            for _ in range(4):
+                loop.fetch(1)
+            for number in range(4):
+                loop.accumulate(samples=None if number else 8)
+            loop.update(3)
     loop.learn()
     assert loop.detected().samples == [32, 32, 32, 8]
 
@@ -222,14 +171,13 @@ def test_batches_fetched_together_are_all_used_after_steps_without_detail(
 
 
 def test_an_accumulation_that_grows_uses_all_that_was_fetched_for_it(loop: Loop) -> None:
-    loop.iterate()
-    for batches in (2, 2, 4, 4, 8):
-        for _ in range(batches):
-            loop.fetch()
-        for _ in range(batches):
-            loop.accumulate(samples=8)
-        loop.update(3)
-    loop.exhaust()
+    with loop.iterating():
+        for batches in (2, 2, 4, 4, 8):
+            for _ in range(batches):
+                loop.fetch()
+            for _ in range(batches):
+                loop.accumulate(samples=8)
+            loop.update(3)
     assert loop.detected().samples == [16, 16, 32, 32, 64]
 
 
@@ -276,13 +224,12 @@ def test_a_batch_of_an_iterator_of_its_own_belongs_to_the_step(loop: Loop) -> No
 
 
 def test_it_is_added_to_the_batch_of_the_loop_around_it(loop: Loop) -> None:
-    loop.iterate()
-    for key in range(100, 103):
-        loop.fetch(1)
-        loop.draw(key, of=2, samples=4)
-        loop.learn(optimizer=SGD, samples=4)
-        loop.learn()
-    loop.exhaust()
+    with loop.iterating():
+        for key in range(100, 103):
+            loop.fetch(1)
+            loop.draw(key, of=2, samples=4)
+            loop.learn(optimizer=SGD, samples=4)
+            loop.learn()
     assert loop.detected().samples == [12, 12, 12]
 
 
@@ -322,13 +269,12 @@ def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop, looked_a
 
 
 def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loop) -> None:
-    loop.iterate()
-    for key in range(100, 103):
-        loop.fetch()
-        loop.draw(key, of=2)
-        loop.predict()
-        loop.learn()
-    loop.exhaust()
+    with loop.iterating():
+        for key in range(100, 103):
+            loop.fetch()
+            loop.draw(key, of=2)
+            loop.predict()
+            loop.learn()
     assert loop.detected().samples[1:] == [8, 8], "the model is not known before it was trained"
 
 

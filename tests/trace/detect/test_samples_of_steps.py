@@ -54,13 +54,12 @@ def test_an_epoch_does_not_count_what_was_not_seen_but_has_the_rate_of_the_other
 def test_where_neither_batches_nor_calls_tell_nothing_is_known(
     loop: Loop, kind: type[StepDetector]
 ) -> None:
-    loop.iterate(length=5)
-    for loss in range(5):
-        loop.fetch(samples=None)
-        loop.call(samples=None)
-        loop.backward(loss=float(loss))
-        loop.update()
-    loop.exhaust()
+    with loop.iterating(length=5):
+        for loss in range(5):
+            loop.fetch(samples=None)
+            loop.call(samples=None)
+            loop.backward(loss=float(loss))
+            loop.update()
     sheet = loop.detected(kind)
     assert sheet.samples == [None] * 5
     [(_, timing, loss)] = sheet.epochs
@@ -70,10 +69,9 @@ def test_where_neither_batches_nor_calls_tell_nothing_is_known(
 
 def test_a_test_whose_samples_nobody_tells_has_none(loop: Loop) -> None:
     loop.train(2)
-    loop.iterate(2)
-    loop.fetch(loader=2, samples=None)
-    loop.call(grad=False, training=False, samples=None)
-    loop.exhaust(loader=2)
+    with loop.iterating(2):
+        loop.fetch(loader=2, samples=None)
+        loop.call(grad=False, training=False, samples=None)
     [test] = loop.detected().of("test")
     assert (test.steps, test.samples_known) == (1, None)
 
@@ -123,11 +121,10 @@ def test_steps_without_detail_at_an_epochs_end_and_start_have_the_samples_of_the
 def test_an_epoch_that_is_not_read_ahead_is_not_taken_for_one_that_was(loop: Loop) -> None:
     before = train_epochs(loop, 1, 4, range(0), ahead=True)
     loop.record(e.DETAIL, "off")
-    loop.iterate(length=3, of=200)
-    for samples in (8, 8, 5):
-        loop.fetch(samples=samples)
-        loop.update()
-    loop.exhaust()
+    with loop.iterating(length=3, of=200):
+        for samples in (8, 8, 5):
+            loop.fetch(samples=samples)
+            loop.update()
     assert loop.detected().samples == [*before, 8, 8, 5]
 
 

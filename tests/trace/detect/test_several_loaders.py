@@ -9,13 +9,12 @@ SHARDS, LABELLED, UNLABELLED = 31, 41, 51
 
 
 def test_two_loaders_side_by_side_are_one_epoch(loop: Loop) -> None:
-    loop.iterate(TRAIN, ms=5)
-    loop.iterate(OTHER_LOADER, ms=5)
-    for _ in range(3):
-        loop.fetch(1, TRAIN)
-        loop.fetch(2, OTHER_LOADER)
-        loop.learn()
-    loop.exhaust(1, TRAIN)
+    with loop.iterating(TRAIN, ms=5):
+        loop.iterate(OTHER_LOADER, ms=5)
+        for _ in range(3):
+            loop.fetch(1, TRAIN)
+            loop.fetch(2, OTHER_LOADER)
+            loop.learn()
     loop.drop(OTHER_LOADER)
     sheet = loop.detected()
     assert sheet.lasted_ms == [17, 12, 12]
@@ -24,16 +23,15 @@ def test_two_loaders_side_by_side_are_one_epoch(loop: Loop) -> None:
 
 
 def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
-    loop.iterate(TRAIN, ms=5)
-    loop.iterate(OTHER_LOADER, ms=5)
-    for number in range(4):
-        loop.fetch(1, TRAIN)
-        if number == 2:
-            loop.exhaust(1, OTHER_LOADER)
-            loop.iterate(OTHER_LOADER + 1, ms=5)
-        loop.fetch(2, OTHER_LOADER + (number >= 2))
-        loop.learn()
-    loop.exhaust(1, TRAIN)
+    with loop.iterating(TRAIN, ms=5):
+        loop.iterate(OTHER_LOADER, ms=5)
+        for number in range(4):
+            loop.fetch(1, TRAIN)
+            if number == 2:
+                loop.exhaust(1, OTHER_LOADER)
+                loop.iterate(OTHER_LOADER + 1, ms=5)
+            loop.fetch(2, OTHER_LOADER + (number >= 2))
+            loop.learn()
     sheet = loop.detected()
     assert [row.epoch for row in sheet.rows] == [1, 1, 1, 1]
 
@@ -43,15 +41,16 @@ def test_a_loader_that_is_only_drawn_from_does_not_decide_the_epochs(loop: Loop)
     labelled = LABELLED
     for epoch in range(2):
         unlabelled = UNLABELLED + epoch
-        loop.iterate(unlabelled, ms=3, of=UNLABELLED)
-        for step in range(4):
-            loop.fetch(1, unlabelled)
-            if step == 3 - epoch * 2:  # it is shorter, and begins anew in the middle of each epoch
-                loop.exhaust(1, labelled)
-                labelled += 1
-                loop.iterate(labelled, ms=2, of=LABELLED)
-            loop.step(labelled)
-        loop.exhaust(1, unlabelled)
+        with loop.iterating(unlabelled, ms=3, of=UNLABELLED):
+            for step in range(4):
+                loop.fetch(1, unlabelled)
+                if (
+                    step == 3 - epoch * 2
+                ):  # it is shorter, and begins anew in the middle of each epoch
+                    loop.exhaust(1, labelled)
+                    labelled += 1
+                    loop.iterate(labelled, ms=2, of=LABELLED)
+                loop.step(labelled)
     sheet = loop.detected()
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2) for step in (1, 2, 3, 4)]
     assert sheet.samples == [16] * 8
@@ -63,15 +62,14 @@ def test_a_loader_that_begins_anew_in_the_first_step_of_an_epoch_does_not_decide
     loop.iterate(LABELLED, of=LABELLED)
     for epoch in range(3):
         unlabelled = UNLABELLED + epoch
-        loop.iterate(unlabelled, of=UNLABELLED)
-        for step in range(3):
-            loop.fetch(1, unlabelled)
-            if epoch and step == 0:
-                loop.exhaust(1, LABELLED + epoch - 1)
-                loop.iterate(LABELLED + epoch, of=LABELLED)
-            loop.fetch(1, LABELLED + epoch)
-            loop.learn()
-        loop.exhaust(1, unlabelled)
+        with loop.iterating(unlabelled, of=UNLABELLED):
+            for step in range(3):
+                loop.fetch(1, unlabelled)
+                if epoch and step == 0:
+                    loop.exhaust(1, LABELLED + epoch - 1)
+                    loop.iterate(LABELLED + epoch, of=LABELLED)
+                loop.fetch(1, LABELLED + epoch)
+                loop.learn()
     sheet = loop.detected()
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2, 3)]
     assert sheet.samples == [16] * 9
@@ -87,20 +85,19 @@ def test_a_loader_that_is_drawn_from_may_begin_inside_the_first_step(
     for epoch in range(2):
         unlabelled = UNLABELLED + epoch
         loop.wait(5)
-        loop.iterate(unlabelled, of=UNLABELLED)
-        for _ in range(4):
-            loop.fetch(1, unlabelled)
-            if batches % drawn == 0:  # a generator that begins the loader anew, again and again
-                if batches:
-                    loop.exhaust(1, labelled)
-                    labelled += 1
-                else:
-                    loop.wait(pause_ms)
-                loop.iterate(labelled, of=LABELLED)
-            loop.fetch(1, labelled)
-            batches += 1
-            loop.learn()
-        loop.exhaust(1, unlabelled)
+        with loop.iterating(unlabelled, of=UNLABELLED):
+            for _ in range(4):
+                loop.fetch(1, unlabelled)
+                if batches % drawn == 0:  # a generator that begins the loader anew, again and again
+                    if batches:
+                        loop.exhaust(1, labelled)
+                        labelled += 1
+                    else:
+                        loop.wait(pause_ms)
+                    loop.iterate(labelled, of=LABELLED)
+                loop.fetch(1, labelled)
+                batches += 1
+                loop.learn()
     sheet = loop.detected()
     assert sheet.numbers[-4:] == [(2, step) for step in (1, 2, 3, 4)]
     assert len(sheet.numbers) == 8
@@ -115,10 +112,9 @@ def test_another_loader_that_was_looked_into_is_no_part_of_the_training(
     loop.fetch(1, OTHER_LOADER)  # examples of the test set; this iterator lives on
     loop.wait(pause_ms)
     for key in (101, 102, 103):
-        loop.iterate(key, ms=5, of=TRAIN)
-        loop.step(key)
-        loop.step(key)
-        loop.exhaust(1, key)
+        with loop.iterating(key, ms=5, of=TRAIN):
+            loop.step(key)
+            loop.step(key)
         evaluate(loop, key + 1000)
     sheet = loop.detected()
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
@@ -135,10 +131,9 @@ def test_a_loader_that_was_looked_into_may_be_tested_with(loop: Loop) -> None:
     loop.fetch(1, OTHER_LOADER)
     loop.wait(200)
     for key in (101, 102, 103):
-        loop.iterate(key, of=TRAIN)
-        loop.step(key)
-        loop.step(key)
-        loop.exhaust(1, key)
+        with loop.iterating(key, of=TRAIN):
+            loop.step(key)
+            loop.step(key)
         loop.fetch(1, OTHER_LOADER)  # one batch of it after every epoch
         loop.predict(5)
     sheet = loop.detected()
@@ -152,20 +147,18 @@ def test_loaders_inside_of_another_are_one_epoch(loop: Loop, pause_ms: int, betw
     for epoch in range(2):
         shards = SHARDS + epoch
         loop.wait(5)
-        loop.iterate(shards, ms=5, of=SHARDS, length=3)
-        for shard in range(3):
-            loop.fetch(1, shards, samples=1)
-            loop.wait(pause_ms)
-            inner = 100 + 10 * epoch + shard
-            loop.iterate(inner, ms=2, of=inner, length=2)
-            loop.step(inner)
-            loop.step(inner)
-            loop.exhaust(1, inner)
-            if between == "a test":
-                evaluate(loop, inner + 1000)
-            elif between == "an update":
-                loop.learn(optimizer=SGD)
-        loop.exhaust(1, shards)
+        with loop.iterating(shards, ms=5, of=SHARDS, length=3):
+            for shard in range(3):
+                loop.fetch(1, shards, samples=1)
+                loop.wait(pause_ms)
+                inner = 100 + 10 * epoch + shard
+                with loop.iterating(inner, ms=2, of=inner, length=2):
+                    loop.step(inner)
+                    loop.step(inner)
+                if between == "a test":
+                    evaluate(loop, inner + 1000)
+                elif between == "an update":
+                    loop.learn(optimizer=SGD)
     sheet = loop.detected()
     steps = 6 if between != "an update" else 9
     numbers = [(epoch, step) for epoch in (1, 2) for step in range(1, steps + 1)]
@@ -175,25 +168,23 @@ def test_loaders_inside_of_another_are_one_epoch(loop: Loop, pause_ms: int, betw
 
 
 def evaluate(loop: Loop, key: int) -> None:
-    loop.iterate(key, ms=2, of=key)
-    loop.fetch(1, key)
-    loop.predict(5)
-    loop.exhaust(1, key)
+    with loop.iterating(key, ms=2, of=key):
+        loop.fetch(1, key)
+        loop.predict(5)
 
 
 def test_a_step_may_draw_from_another_loader_after_its_first_update(loop: Loop) -> None:
     """Also in the last step of an epoch, when the first loader has nothing left."""
     for epoch in range(3):
-        loop.iterate(TRAIN + 100 * epoch, length=4, of=1)
-        for number in range(4):
-            loop.fetch(1, TRAIN + 100 * epoch)
-            loop.learn()
-            drawn = 1000 + 10 * epoch + number
-            loop.iterate(drawn, length=9, of=2)
-            loop.fetch(1, drawn, samples=6)
-            loop.drop(drawn)
-            loop.learn(optimizer=SGD, samples=6)
-        loop.exhaust(1, TRAIN + 100 * epoch)
+        with loop.iterating(TRAIN + 100 * epoch, length=4, of=1):
+            for number in range(4):
+                loop.fetch(1, TRAIN + 100 * epoch)
+                loop.learn()
+                drawn = 1000 + 10 * epoch + number
+                loop.iterate(drawn, length=9, of=2)
+                loop.fetch(1, drawn, samples=6)
+                loop.drop(drawn)
+                loop.learn(optimizer=SGD, samples=6)
     sheet = loop.detected()
     assert [row.epoch for row in sheet.rows] == [1] * 4 + [2] * 4 + [3] * 4
     assert sheet.samples == [14] * 12

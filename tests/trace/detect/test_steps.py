@@ -11,18 +11,17 @@ from stepscope.trace.detect.steps import StepDetector
 
 def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> None:
     loop.wait(100)
-    loop.iterate(ms=5)
-    for _ in range(2):
-        loop.fetch(1)
-        loop.move(1)
-        loop.call(2)
-        loop.wait(0.5)  # the loss
-        loop.backward(4)
-        loop.wait(0.25)
-        loop.update(3)
-        loop.zero(1)
-        loop.wait(7)  # printing
-    loop.exhaust(2)
+    with loop.iterating(ms=5, stop_ms=2):
+        for _ in range(2):
+            loop.fetch(1)
+            loop.move(1)
+            loop.call(2)
+            loop.wait(0.5)  # the loss
+            loop.backward(4)
+            loop.wait(0.25)
+            loop.update(3)
+            loop.zero(1)
+            loop.wait(7)  # printing
     sheet = loop.detected()
     assert sheet.lasted_ms == [19.75, 19.75]
     assert sheet.began_ms == [105, 124.75]
@@ -41,10 +40,9 @@ def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> 
 
 
 def test_time_between_the_loaders_start_and_the_first_fetch_is_the_first_steps(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    loop.wait(40)  # a progress bar
-    loop.step()
-    loop.exhaust()
+    with loop.iterating(ms=5):
+        loop.wait(40)  # a progress bar
+        loop.step()
     sheet = loop.detected()
     assert sheet.lasted_ms == [50]
     assert sheet.phases_ms() == {
@@ -57,14 +55,13 @@ def test_time_between_the_loaders_start_and_the_first_fetch_is_the_first_steps(l
 
 
 def test_batches_that_lead_to_one_update_are_one_step(loop: Loop) -> None:
-    loop.iterate()
-    for number in range(6):
-        loop.fetch(1)
-        loop.accumulate(loss=0.25)
-        if number % 3 == 2:
-            loop.update(3)
-            loop.zero(1)
-    loop.exhaust()
+    with loop.iterating():
+        for number in range(6):
+            loop.fetch(1)
+            loop.accumulate(loss=0.25)
+            if number % 3 == 2:
+                loop.update(3)
+                loop.zero(1)
     sheet = loop.detected()
     assert sheet.lasted_ms == [25, 25]
     assert sheet.samples == [24, 24]
@@ -74,13 +71,12 @@ def test_batches_that_lead_to_one_update_are_one_step(loop: Loop) -> None:
 
 def test_batches_left_over_at_an_epochs_end_belong_to_its_last_step(loop: Loop) -> None:
     for _ in range(2):
-        loop.iterate(ms=5)
-        for number in range(5):
-            loop.fetch(1)
-            loop.accumulate()
-            if number % 2:
-                loop.update(3)
-        loop.exhaust(1)
+        with loop.iterating(ms=5):
+            for number in range(5):
+                loop.fetch(1)
+                loop.accumulate()
+                if number % 2:
+                    loop.update(3)
     sheet = loop.detected()
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert sheet.lasted_ms == [17, 24, 17, 24]
@@ -88,13 +84,12 @@ def test_batches_left_over_at_an_epochs_end_belong_to_its_last_step(loop: Loop) 
 
 
 def test_two_optimisers_of_one_iteration_are_one_step(loop: Loop) -> None:
-    loop.iterate()
-    for _ in range(2):
-        loop.fetch(1)
-        for module, optimizer in ((CRITIC, ADAM), (MODEL, SGD)):
-            loop.zero(1)
-            loop.learn(module, optimizer=optimizer, loss=0.5)
-    loop.exhaust()
+    with loop.iterating():
+        for _ in range(2):
+            loop.fetch(1)
+            for module, optimizer in ((CRITIC, ADAM), (MODEL, SGD)):
+                loop.zero(1)
+                loop.learn(module, optimizer=optimizer, loss=0.5)
     sheet = loop.detected()
     assert sheet.lasted_ms == [21, 21]
     assert sheet.phases_ms(1) == {"data": 1, "forward": 4, "backward": 8, "optimizer": 8}
@@ -111,13 +106,12 @@ def test_two_optimisers_without_a_loader_are_one_step(loop: Loop) -> None:
 
 
 def test_updates_of_one_optimiser_without_a_fetch_are_steps_of_their_own(loop: Loop) -> None:
-    loop.iterate()
-    loop.fetch(1)
-    for _ in range(3):
-        loop.learn()
-    loop.wait(5)
-    loop.step()
-    loop.exhaust()
+    with loop.iterating():
+        loop.fetch(1)
+        for _ in range(3):
+            loop.learn()
+        loop.wait(5)
+        loop.step()
     assert loop.detected().lasted_ms == [10, 9, 14, 10], (
         "from the end of one update to the end of the next"
     )
@@ -155,69 +149,62 @@ def test_an_optimiser_alone_makes_steps(loop: Loop) -> None:
 # phases
 
 
-def test_zero_grad_belongs_to_the_optimiser_wherever_it_stands(loop: Loop) -> None:
-    loop.iterate()
-    loop.fetch(1)
-    loop.zero(1)
-    loop.call(2)
-    loop.zero(1)
-    loop.wait(0.5)
-    loop.backward(4)
-    loop.update(3)
-    loop.exhaust()
-    assert loop.detected().phases_ms() == {"data": 1, "optimizer": 5, "forward": 2.5, "backward": 4}
-
-
-def test_the_loss_between_call_and_backward_is_forward(loop: Loop) -> None:
-    loop.iterate()
-    loop.fetch(1)
-    loop.call(2)
-    loop.wait(3)
-    loop.call(2, CRITIC)
-    loop.wait(3)
-    loop.backward(4)
-    loop.wait(8)
-    loop.update(3)
-    loop.exhaust()
-    assert loop.detected().phases_ms() == {
-        "data": 1,
-        "forward": 10,
-        "backward": 4,
-        "other": 8,
-        "optimizer": 3,
-    }
-
-
-def test_a_move_inside_a_forward_pass_is_a_move(loop: Loop) -> None:
-    loop.iterate()
-    loop.fetch(1)
-    loop.call(2)
-    loop.move(5)  # the labels
-    loop.wait(1)
-    loop.backward(4)
-    loop.update(3)
-    loop.exhaust()
+@pytest.mark.parametrize(
+    ("step", "phases"),
+    [
+        pytest.param(
+            "zero 1, call 2, zero 1, wait 0.5, backward 4, update 3",
+            {"forward": 2.5, "backward": 4, "optimizer": 5},
+            id="zero_grad belongs to the optimiser wherever it stands",
+        ),
+        pytest.param(
+            f"call 2, wait 3, call 2 {CRITIC}, wait 3, backward 4, wait 8, update 3",
+            {"forward": 10, "backward": 4, "optimizer": 3, "other": 8},
+            id="what lies between call and backward pass is the loss",
+        ),
+        pytest.param(
+            "call 2, move 5, wait 1, backward 4, update 3",
+            {"transfer": 5, "forward": 3, "backward": 4, "optimizer": 3},
+            id="a move inside a forward pass is a move",
+        ),
+        pytest.param(
+            "call 2, backward 4, " + "fetch 0, call 2, wait 1.5, backward 4, " * 2 + "update 3",
+            {"forward": 9, "backward": 12, "optimizer": 3},
+            id="each batch of a step has a forward pass",
+        ),
+        pytest.param(
+            f"call 2, backward 4, call 0.5 {CRITIC}, wait 5, update 3",
+            {"forward": 2.5, "backward": 4, "optimizer": 3, "other": 5},
+            id="what follows a metric is no forward pass",
+        ),
+        pytest.param(
+            f"call 2, backward 4, update 3, call 0.5 {CRITIC}, wait 5",
+            {"forward": 2.5, "backward": 4, "optimizer": 3, "other": 5},
+            id="nor after the update",
+        ),
+    ],
+)
+def test_a_moment_belongs_to_the_phase_that_is_open(
+    loop: Loop, step: str, phases: dict[str, float]
+) -> None:
+    with loop.iterating():
+        for _ in range(2):
+            loop.fetch(1)
+            loop.play(step)
     sheet = loop.detected()
-    assert sheet.phases_ms() == {
-        "data": 1,
-        "forward": 3,
-        "transfer": 5,
-        "backward": 4,
-        "optimizer": 3,
-    }
+    assert sheet.phases_ms(0) == sheet.phases_ms(1) == {"data": 1, **phases}
 
 
 def test_phases_inside_a_closure_are_phases_and_the_rest_is_the_optimisers(loop: Loop) -> None:
-    loop.iterate()
-    for _ in range(2):
-        loop.fetch(1)
-        with loop.stepping():
-            for _ in range(3):
-                loop.wait(0.5)
-                loop.zero(1)
-                loop.accumulate(loss=1.0)
-                loop.wait(5)  # the line search
-    loop.exhaust()
+    with loop.iterating():
+        for _ in range(2):
+            loop.fetch(1)
+            with loop.stepping():
+                for _ in range(3):
+                    loop.wait(0.5)
+                    loop.zero(1)
+                    loop.accumulate(loss=1.0)
+                    loop.wait(5)  # the line search
     sheet = loop.detected()
     assert sheet.lasted_ms == [38.5, 38.5]
     assert sheet.phases_ms(1) == {"data": 1, "forward": 6, "backward": 12, "optimizer": 19.5}
@@ -227,11 +214,10 @@ def test_a_closure_that_goes_through_all_of_the_data_is_one_update(loop: Loop) -
     for _ in range(2):
         with loop.stepping():
             for key in (TRAIN, OTHER_LOADER):
-                loop.iterate(key, ms=5)
-                for _ in range(3):
-                    loop.fetch(1, key)
-                    loop.accumulate()
-                loop.exhaust(1, key)
+                with loop.iterating(key, ms=5):
+                    for _ in range(3):
+                        loop.fetch(1, key)
+                        loop.accumulate()
     sheet = loop.detected()
     assert sheet.lasted_ms == [54, 54]
     assert sheet.phases_ms(1) == {"data": 18, "forward": 12, "backward": 24}
@@ -239,45 +225,42 @@ def test_a_closure_that_goes_through_all_of_the_data_is_one_update(loop: Loop) -
 
 
 def test_updates_inside_a_backward_pass_leave_the_rest_of_it_as_it_is(loop: Loop) -> None:
-    loop.iterate()
-    for _ in range(2):
-        loop.fetch(1)
-        loop.call(2)
-        loop.record(e.BACKWARD)
-        for weight in (ADAM, SGD):
+    with loop.iterating():
+        for _ in range(2):
+            loop.fetch(1)
+            loop.call(2)
+            loop.record(e.BACKWARD)
+            for weight in (ADAM, SGD):
+                loop.wait(4)
+                loop.update(3, weight)
             loop.wait(4)
-            loop.update(3, weight)
-        loop.wait(4)
-        loop.record(e.BACKWARD_DONE, None, lambda: 1.0)
-    loop.exhaust()
+            loop.record(e.BACKWARD_DONE, None, lambda: 1.0)
     sheet = loop.detected()
     assert sheet.lasted_ms == [21, 21]
     assert sheet.phases_ms(1) == {"data": 1, "forward": 2, "backward": 12, "optimizer": 6}
 
 
 def test_a_scaler_around_an_optimiser_is_one_update(loop: Loop) -> None:
-    loop.iterate()
-    for _ in range(2):
-        loop.fetch(1)
-        loop.accumulate()
-        with loop.stepping():
-            loop.wait(1)
-            loop.update(3)
-            loop.wait(1)
-    loop.exhaust()
+    with loop.iterating():
+        for _ in range(2):
+            loop.fetch(1)
+            loop.accumulate()
+            with loop.stepping():
+                loop.wait(1)
+                loop.update(3)
+                loop.wait(1)
     sheet = loop.detected()
     assert sheet.lasted_ms == [12, 12]
     assert sheet.phases_ms()["optimizer"] == 5
 
 
 def test_our_own_work_is_other_and_never_a_wait_for_data(loop: Loop) -> None:
-    loop.iterate()
-    loop.step()
-    loop.own(30)
-    loop.fetch(1)
-    loop.own(30)
-    loop.learn()
-    loop.exhaust()
+    with loop.iterating():
+        loop.step()
+        loop.own(30)
+        loop.fetch(1)
+        loop.own(30)
+        loop.learn()
     sheet = loop.detected()
     for step in (0, 1):
         assert sheet.phases_ms(step)["other"] == 30
@@ -285,15 +268,14 @@ def test_our_own_work_is_other_and_never_a_wait_for_data(loop: Loop) -> None:
 
 
 def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> None:
-    loop.iterate()
-    loop.fetch(1)
-    loop.accumulate()
-    loop.record(e.STEP, ADAM)
-    loop.wait(1)  # it raised, the loop caught it and went on
-    for _ in range(2):
-        loop.step()
-        loop.wait(5)
-    loop.exhaust()
+    with loop.iterating():
+        loop.fetch(1)
+        loop.accumulate()
+        loop.record(e.STEP, ADAM)
+        loop.wait(1)  # it raised, the loop caught it and went on
+        for _ in range(2):
+            loop.step()
+            loop.wait(5)
     sheet = loop.detected()
     assert len(sheet.rows) == 2
     assert sheet.phases_ms(1)["other"] == 5
