@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,15 +52,6 @@ def test_every_crop_and_flip_comes_up():
     dataset = RecordBatches(some_samples(), "batch", MEAN, STD, augment_seed=5)
     seen = {dataset[BatchKey(epoch, np.array([0]))][0].numpy().tobytes() for epoch in range(3000)}
     assert len(seen) > 0.95 * 2 * (2 * PADDING + 1) ** 2
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_the_loader_gives_the_same_batches_whatever_the_number_of_workers(workers):
-    dataset = RecordBatches(some_samples(), "batch", MEAN, STD, augment_seed=1)
-    order = EpochOrder(40, 16, seed=1, shuffle="full", epoch=2)
-    wanted = [dataset[key] for key in order]
-    for made, expected in zip(make_loader(dataset, order, workers=workers), wanted, strict=True):
-        assert all(map(torch.equal, made, expected))
 
 
 def test_making_a_loader_leaves_the_trainings_random_numbers_alone():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,16 +67,6 @@ def test_the_published_one_has_the_library_s_configuration():
     assert model.config.to_dict() == MobileBertConfig().to_dict()
     assert model.config.vocab_size == registry.ZOO["mobilebert"].tokens == 30_522
     assert small().config.vocab_size == registry.ZOO[SMALL].tokens
-
-
-def test_nothing_of_the_library_is_imported_before_it_is_needed():
-    code = (
-        "import sys, stepscope.models.registry, stepscope.models.pretrained\n"
-        "import stepscope.data.datasets.text\n"
-        "print({'torch', 'transformers', 'tokenizers', 'safetensors'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
 
 
 def test_a_missing_extra_is_named(monkeypatch):

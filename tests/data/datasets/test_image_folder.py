@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from image_files import encoded, make_folder, picture
 from stepscope.data import dataset_registry
 from stepscope.data.dataset import DataSource
 from stepscope.data.datasets.image_folder import describe
-from stepscope.data.image_batches import MEAN, STD, ImageBatches
-from stepscope.data.loaders.dataloader import Noticed, make_loader
-from stepscope.data.sample_order import BatchKey, EpochOrder, hold_out
+from stepscope.data.image_batches import MEAN, STD
+from stepscope.data.loaders.dataloader import Noticed
+from stepscope.data.sample_order import BatchKey, hold_out
 from stepscope.errors import DataError, RequestError
 
 SIZE = (3, 24, 32)
@@ -191,24 +190,6 @@ class TestBatches:
         images, _ = batch_of(reading, 0, 1)
         assert images.is_contiguous(memory_format=torch.channels_last)
         assert (images.shape, images.dtype) == ((2, *SIZE), torch.float32)
-
-    def test_workers_make_the_batches_that_one_process_makes(self, reading):
-        training = replace(reading, augment_seed=7)
-        batches = describe(training).open_batches("train", training).batches
-        order = EpochOrder(12, 5, seed=0, shuffle="full", epoch=1)
-        one, two = (list(make_loader(batches, list(order), workers=workers)) for workers in (0, 2))
-        assert [len(labels) for _, labels in one] == [5, 5, 2]
-        for here, there in zip(one, two, strict=True):
-            assert all(map(torch.equal, here, there))
-
-    @pytest.mark.parametrize("source", ["local", "memory"])
-    def test_batches_can_be_sent_to_another_process(self, reading, source):
-        reading = replace(reading, source=source)
-        batches = pickle.loads(
-            pickle.dumps(describe(reading).open_batches("train", reading).batches)
-        )
-        assert isinstance(batches, ImageBatches)
-        assert torch.equal(batches[BatchKey(1, np.array([2]))][0], batch_of(reading, 2)[0])
 
 
 class TestBrokenImages:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -25,8 +24,7 @@ from stepscope.data.datasets.wordpiece import (
     train_vocabulary,
     vocabulary_of,
 )
-from stepscope.data.loaders.dataloader import make_loader
-from stepscope.data.sample_order import BatchKey, EpochOrder
+from stepscope.data.sample_order import BatchKey
 from stepscope.errors import DataError, MissingExtraError, RequestError
 
 
@@ -127,20 +125,6 @@ class TestBatches:
     def test_the_number_of_samples_changes_no_token(self, reading):
         few, _ = batch_of(replace(reading, samples=4), 3)
         assert torch.equal(few, batch_of(reading, 3)[0])
-
-    def test_workers_make_the_batches_that_one_process_makes(self, reading):
-        batches = describe(reading).open_batches("train", reading).batches
-        order = EpochOrder(40, 15, seed=0, shuffle="full", epoch=1)
-        one, two = (list(make_loader(batches, list(order), workers=workers)) for workers in (0, 2))
-        assert [len(labels) for _, labels in one] == [15, 15, 10]
-        for here, there in zip(one, two, strict=True):
-            assert all(map(torch.equal, here, there))
-
-    def test_batches_can_be_sent_to_another_process(self, reading):
-        batches = pickle.loads(
-            pickle.dumps(describe(reading).open_batches("train", reading).batches)
-        )
-        assert torch.equal(batches[BatchKey(1, np.array([2]))][0], batch_of(reading, 2)[0])
 
     def test_nothing_is_written_where_the_data_lies(self, reading, cache):
         batch_of(reading, 0)
