@@ -19,7 +19,7 @@ from stepscope.records.types import (
 )
 from stepscope.report.charts.chart import Chart, ChartMark, save
 from stepscope.report.progress_bar import workers_warning
-from stepscope.report.terminal.run_tables import about_forecast, bill_table
+from stepscope.report.terminal.run_tables import about_forecast, bill_table, known_size
 from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.report.terminal.workers_table import workers_chart
@@ -61,8 +61,8 @@ def _print_memory(console: Console, finding: MemoryLabAnswer) -> None:
     table = house_table("phase", "peak", "at the end", "in use", "change")
     for phase in finding["phases"]:
         change = "+" if (phase["change_bytes"] or 0) > 0 else ""
-        sizes = (phase["peak_bytes"], phase["end_bytes"], phase["in_use_bytes"])
-        table.add_row(phase["phase"], *map(_size, sizes), change + _size(phase["change_bytes"]))
+        sizes = map(known_size, (phase["peak_bytes"], phase["end_bytes"], phase["in_use_bytes"]))
+        table.add_row(phase["phase"], *sizes, change + known_size(phase["change_bytes"]))
     print_table(console, table)
     table = house_table("at the peak", "size", "freed", "by", left=(0, 2, 3))
     for kind in finding["freed"]:
@@ -90,8 +90,8 @@ def _print_second_epoch(console: Console, finding: SecondEpochAnswer) -> None:
     say(console, f"Limit: {limit}, {finding['limit_from']}", style="bold")
     say(
         console,
-        f"Forecast: {_size(forecast['without_workers_bytes'])} without workers, "
-        f"{_size(forecast['total_bytes'])} with {forecast['workers']}",
+        f"Forecast: {known_size(forecast['without_workers_bytes'])} without workers, "
+        f"{known_size(forecast['total_bytes'])} with {forecast['workers']}",
         f"With a limit of {format_bytes(ahead['limit_bytes'])}: "
         f"{workers_warning(ahead) or 'no warning'}",
         f"With this limit: {workers_warning(forecast) or 'no warning'}",
@@ -99,7 +99,7 @@ def _print_second_epoch(console: Console, finding: SecondEpochAnswer) -> None:
     table = house_table("", "without a limit", "with the limit")
     both = (finding["without_limit"], finding["with_limit"])
     table.add_row("status", *(run["status"] for run in both))
-    table.add_row("peak memory", *(_size(run["peak_memory_bytes"]) for run in both))
+    table.add_row("peak memory", *(known_size(run["peak_memory_bytes"]) for run in both))
     table.add_row("time", *(format_known(run["wall_s"], format_duration) for run in both))
     table.add_row("steps", *(f"{run['steps']:,}" for run in both))
     for epoch in both[0]["samples_by_epoch"]:
@@ -116,10 +116,6 @@ def _print_second_epoch(console: Console, finding: SecondEpochAnswer) -> None:
             f"Epoch {fallback['epoch']}, {fallback['split']}, batch {fallback['batch']}: "
             f"from {fallback['from']} to {fallback['to']} workers: {fallback['reason']}",
         )
-
-
-def _size(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else format_bytes(size_bytes)
 
 
 # --- Findings of a lab's sheet

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +21,6 @@ from stepscope.records.types import (
     MemoryAnswer,
     MemoryBill,
     MemoryForecast,
-    OffBlockCost,
     PhaseTime,
     PoolUse,
     Summary,
@@ -61,7 +61,11 @@ def print_forecast(console: Console, bill: MemoryAnswer) -> None:
         style="bold",
     )
     print_table(console, _forecast_table(bill))
-    print_table(console, _step_tensor_table(bill))
+    table = house_table("tensors in", "peak", "at the end", "", left=(0, 3))
+    for name, phase in bill["phases"].items():
+        sizes = (format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"]))
+        table.add_row(name, *sizes, "<- highest" if name == bill["peak_phase"] else "")
+    print_table(console, table)
     say(console, *_verdict(bill))
 
 
@@ -73,7 +77,8 @@ def _forecast_table(bill: MemoryForecast) -> Table:
         items = {name: item for name, item in bill["items"].items() if item["pool"] == pool}
         for name, item in items.items():
             if item["bytes"]:
-                table.add_row(_words(name), format_bytes(item["bytes"]), item["how"], item["note"])
+                size = format_bytes(item["bytes"])
+                table.add_row(name.replace("_", " "), size, item["how"], item["note"])
         table.add_section()
         total = "total" if len(pools) == 1 else f"total, {pool}"
         table.add_row(total, format_bytes(sum(item["bytes"] for item in items.values())))
@@ -89,23 +94,15 @@ def bill_table(bill: MemoryBill) -> Table:
     for name, item in bill["items"].items():
         if item["bytes"] or item["measured_bytes"]:
             where = [item["pool"]] if several else []
-            sizes = (format_bytes(item["bytes"]), _size(item["measured_bytes"]))
-            table.add_row(_words(name), *sizes, *where, item["how"])
+            sizes = map(known_size, (item["bytes"], item["measured_bytes"]))
+            table.add_row(name.replace("_", " "), *sizes, *where, item["how"])
     table.add_section()
     for pool, each in several.items():
-        sizes = (format_bytes(each["total_bytes"]), _size(each["peak_bytes"]))
+        sizes = map(known_size, (each["total_bytes"], each["peak_bytes"]))
         table.add_row(f"total, {pool}", *sizes)
     if not several:
-        whole = _size(bill["peak_memory_bytes"])
-        table.add_row("total", format_bytes(bill["total_bytes"]), whole)
-    return table
-
-
-def _step_tensor_table(bill: MemoryForecast) -> Table:
-    table = house_table("tensors in", "peak", "at the end", "", left=(0, 3))
-    for name, phase in bill["phases"].items():
-        sizes = (format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"]))
-        table.add_row(name, *sizes, "<- highest" if name == bill["peak_phase"] else "")
+        sizes = map(known_size, (bill["total_bytes"], bill["peak_memory_bytes"]))
+        table.add_row("total", *sizes)
     return table
 
 
@@ -123,8 +120,7 @@ def _how_good(compared: MemoryBill | PoolUse, peak: str) -> str:
     said = format_bytes(compared["total_bytes"])
     if error is None or unexplained is None:
         return said
-    off = f"{error * 100:+.1f} %"
-    return f"{said}, off by {off}; unexplained {format_share(unexplained)} of {peak}"
+    return f"{said}, off by {error * 100:+.1f} %; unexplained {format_share(unexplained)} of {peak}"
 
 
 def _pools(bill: MemoryBill) -> dict[str, PoolUse]:
@@ -150,11 +146,8 @@ def _verdict(bill: MemoryForecast) -> Iterator[str]:
     yield "Try a smaller model." if best is None else f"Use {as_flags(best['settings'])}."
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _size(size_bytes: int | None) -> str:
+def known_size(size_bytes: int | None) -> str:
+    """Return a size, or nothing if it is unknown."""
     return "" if size_bytes is None else format_bytes(size_bytes)
 
 
@@ -175,9 +168,9 @@ def print_run(console: Console, run: Run) -> None:
     summary = run.summary
     say(console, _headline(run), style="bold")
     if phases := summary.get("phases"):
-        print_table(console, _phase_table(phases))
+        print_table(console, _phase_table("phase", phases))
     if device := summary.get("device"):
-        print_table(console, _device_table(device["phases"]))
+        print_table(console, _phase_table("on the device", device["phases"]))
     if layers := summary.get("layers"):
         print_table(console, _layer_table(layers))
     if len(run.epochs):
@@ -198,32 +191,14 @@ def _headline(run: Run) -> str:
     return f"\n{printable(what)}: {run.status}, {how_far}"
 
 
-def _phase_table(phases: dict[str, PhaseTime]) -> Table:
-    table = house_table("phase", "share", "median", "p95", "p99", "total")
-    table.add_column("", justify="left", no_wrap=True)
+def _phase_table(title: str, phases: dict[str, PhaseTime]) -> Table:
+    table = house_table(title, "share", "median", "p95", "p99", "total", "", left=(0, 6))
     of_step = duration_format(seen["p99_s"] for seen in phases.values())
     of_run = duration_format(seen["total_s"] for seen in phases.values())
-    for phase in schema.PHASES:
-        seen = phases[phase]
-        table.add_row(
-            phase,
-            format_share(seen["share"]),
-            of_step(seen["median_s"]),
-            of_step(seen["p95_s"]),
-            of_step(seen["p99_s"]),
-            of_run(seen["total_s"]),
-            "█" * round(seen["share"] * _BAR_WIDTH),
-        )
-    return table
-
-
-def _device_table(phases: dict[str, PhaseTime]) -> Table:
-    table = house_table("on the device", "share", "median", "p95", "total")
-    of_step = duration_format(seen["p95_s"] for seen in phases.values())
-    of_run = duration_format(seen["total_s"] for seen in phases.values())
     for phase, seen in phases.items():
-        figures = (of_step(seen["median_s"]), of_step(seen["p95_s"]), of_run(seen["total_s"]))
-        table.add_row(phase, format_share(seen["share"]), *figures)
+        times = map(of_step, (seen["median_s"], seen["p95_s"], seen["p99_s"]))
+        bar = "█" * round(seen["share"] * _BAR_WIDTH)
+        table.add_row(phase, format_share(seen["share"]), *times, of_run(seen["total_s"]), bar)
     return table
 
 
@@ -258,17 +233,15 @@ def epoch_figures(run: Run) -> FigureList:
         columns += ["train", evaluation_split(run), "top-5"]
     tests = evaluations(run)
     rows = []
-    trained = run.epoch_rows("train")
-    loading = duration_format(row["loading_s"] for row in trained)
-    training = duration_format(row["training_s"] for row in trained)
-    total = duration_format(row["total_s"] for row in trained)
+    trained: Sequence[Mapping[str, Any]] = run.epoch_rows("train")
+    forms = {
+        name: duration_format(row[name] for row in trained)
+        for name in ("loading_s", "training_s", "total_s")
+    }
+    forms |= {"samples_per_s": "{:,.0f}".format, "loss": "{:.3f}".format}
     for row in trained:
-        cells = [str(row["epoch"])]
-        cells.append(format_known(row["loading_s"], loading))
-        cells.append(format_known(row["training_s"], training))
-        cells.append(format_known(row["total_s"], total))
-        cells.append(format_known(row["samples_per_s"], "{:,.0f}".format))
-        cells.append(format_known(row["loss"], "{:.3f}".format))
+        figures = [format_known(row[name], form) for name, form in forms.items()]
+        cells = [str(row["epoch"]), *figures]
         if knows_accuracy:
             test = tests.get(row["epoch"])
             tested = (test["accuracy"], test["top5"]) if test else (None, None)
@@ -285,10 +258,7 @@ def _closing_lines(run: Run) -> Iterator[str]:
     if layers := summary.get("layers"):
         yield _about_layers(run, layers)
     yield from about_accounted_share(summary)
-    if cost := _about_cost(instrument):
-        yield cost
-    if blocks := instrument.get("off_blocks"):
-        yield _about_blocks(blocks)
+    yield from _about_cost(instrument)
     if device := summary.get("device"):
         yield _BOUND_BY.get(device["bound_by"] or "", "")
     if bad := summary.get("bad_samples"):
@@ -317,23 +287,20 @@ def _about_layers(run: Run, layers: list[LayerTime]) -> str:
     return f"layers: {shown}, means of {steps} steps with hooks{more}"
 
 
-def _about_cost(instrument: Instrument) -> str:
+def _about_cost(instrument: Instrument) -> Iterator[str]:
     share, cost_s = instrument.get("overhead_share"), instrument.get("overhead_per_step_s")
-    if share is None or cost_s is None:
-        return ""
-    said = f"profiling overhead {format_duration(cost_s)} per step ({format_share(share)})"
-    if (of_a_core := instrument.get("beside_cpu_share")) is not None:
-        said += f", and {format_share(of_a_core)} of one core for sampling"
-    return said
-
-
-def _about_blocks(blocks: OffBlockCost) -> str:
-    cost, share = format_duration(blocks["overhead_per_step_s"]), blocks["overhead_share"]
-    quartiles = format_range(blocks["low_s"], blocks["high_s"], format_duration)
-    return (
-        f"against {blocks['blocks']} blocks of steps without detail: {cost} a step "
-        f"({format_share(share)}), quartiles {quartiles}"
-    )
+    if share is not None and cost_s is not None:
+        line = f"profiling overhead {format_duration(cost_s)} per step ({format_share(share)})"
+        if (of_a_core := instrument.get("beside_cpu_share")) is not None:
+            line += f", and {format_share(of_a_core)} of one core for sampling"
+        yield line
+    if blocks := instrument.get("off_blocks"):
+        cost, share = format_duration(blocks["overhead_per_step_s"]), blocks["overhead_share"]
+        quartiles = format_range(blocks["low_s"], blocks["high_s"], format_duration)
+        yield (
+            f"compared with {blocks['blocks']} blocks of steps without detail: {cost} per step "
+            f"({format_share(share)}), quartiles {quartiles}"
+        )
 
 
 def _about_energy(energy: EnergyFigures) -> str:
