@@ -55,7 +55,7 @@ def main() -> None:
 
 def share_of(out: Path, root: Path, lasting_s: float, parts: tuple[str, ...]) -> float:
     made = run_folder.create(out / "runs", "sampling", "run", {})
-    energy = EnergyWatch(made, root, asked="energy" in parts)
+    energy = EnergyWatch.of_run(made, root, asked="energy" in parts)
     around = Surroundings(root, made.add_event, energy.power_w)
     origin_ns = now_ns()
     idle = [sys.executable, "-c", "import sys; sys.stdin.read()"]

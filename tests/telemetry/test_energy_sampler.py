@@ -14,7 +14,7 @@ from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.table import read_table
 from stepscope.telemetry import energy_sampler
-from stepscope.telemetry.energy_sampler import EnergyReader, read_idle, refresh_periods
+from stepscope.telemetry.energy_sampler import EnergyWatch, read_idle, refresh_periods
 
 
 def scripted(
@@ -41,7 +41,7 @@ class Watched:
         self.file.write_text(",".join(schema.ENERGY_COLUMNS) + "\n")
         self.events: list[dict[str, Any]] = []
         self._log = CsvLog(self.file)
-        self.reader = EnergyReader(Sensors(sensors, {}), self._log, self._note)
+        self.reader = EnergyWatch(Sensors(sensors, {}), self._log, self._note)
 
     def _note(self, kind: str, time_s: float, **detail: Any) -> None:
         self.events.append({"event": kind, "time_s": time_s, **detail})

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from stepscope.accelerator.design import AcceleratorDesign
 from stepscope.accelerator.layer import Layer
-from stepscope.accelerator.tensor_traffic import BEST_OUTER, Floats, Mappings, Orders, Words
+from stepscope.accelerator.tensor_traffic import BEST_OUTER, LEVELS, Floats, Mappings, Orders
 from stepscope.errors import RequestError
 
 # The orders of the loops of a level, innermost first. Others bring nothing: which tensor is reused
@@ -86,16 +86,6 @@ class _Best:
     kept: tuple[bool, ...]
 
 
-def map_layer(layer: Layer, design: AcceleratorDesign, widths: Widths = Widths()) -> Mapped:  # noqa: B008
-    """Find the best mapping of a layer.
-
-    Raises:
-        RequestError: a width is wider than the array, or no mapping exists.
-    """
-    check_widths(design, widths)
-    return _map(layer, design, widths)
-
-
 def check_widths(design: AcceleratorDesign, widths: Widths) -> None:
     """Raise RequestError if the array is narrower than these widths."""
     if (widths.c or 1) > design.widest_c or (widths.m or 1) > design.widest_m:
@@ -106,7 +96,13 @@ def check_widths(design: AcceleratorDesign, widths: Widths) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _map(layer: Layer, design: AcceleratorDesign, widths: Widths) -> Mapped:
+def map_layer(layer: Layer, design: AcceleratorDesign, widths: Widths = Widths()) -> Mapped:  # noqa: B008
+    """Find the best mapping of a layer.
+
+    Raises:
+        RequestError: a width is wider than the array, or no mapping exists.
+    """
+    check_widths(design, widths)
     one = replace(layer, C=layer.C // layer.groups, M=layer.M // layer.groups, groups=1, batch=1)
     best = min(
         (
@@ -224,29 +220,21 @@ def _blocks(
             "P": np.tile(p, count),
             "Q": np.tile(q, count),
         }
-        levels = [
-            {name: every[name][index[name], level].astype(float) for name in "CMPQ"}
-            for level in range(3)
-        ]
-        kernel = {name: np.full(count * len(p), float(getattr(layer, name))) for name in "RS"}
-        yield Mappings(layer, c_wide, m_wide, levels[0], levels[1], {**levels[2], **kernel})
+        loops = {
+            level: {name: every[name][index[name], number].astype(float) for name in "CMPQ"}
+            for number, level in enumerate(LEVELS)
+        }
+        for name in "RS":
+            loops["scratchpad"][name] = np.full(count * len(p), float(getattr(layer, name)))
+        yield Mappings(layer, c_wide, m_wide, loops)
 
 
 def _chosen(mappings: Mappings, which: Any) -> Mappings:
-    levels = (mappings.dram, mappings.buffer, mappings.scratchpad)
-    dram, buffer, scratchpad = (
-        {name: values[which] for name, values in level.items()} for level in levels
-    )
-    return replace(mappings, dram=dram, buffer=buffer, scratchpad=scratchpad)
-
-
-def _words(mappings: Mappings, tensor: str, orders: Orders, *, kept: bool) -> Words:
-    count = {
-        "weights": mappings.weights,
-        "inputs": mappings.inputs,
-        "outputs": mappings.outputs_of,
-    }[tensor]
-    return count(orders, kept=kept)
+    chosen = {
+        level: {name: values[which] for name, values in loops.items()}
+        for level, loops in mappings.loops.items()
+    }
+    return replace(mappings, loops=chosen)
 
 
 def _least_energy_pj(mappings: Mappings, inner: str, design: AcceleratorDesign) -> Floats:
@@ -254,12 +242,10 @@ def _least_energy_pj(mappings: Mappings, inner: str, design: AcceleratorDesign) 
     tiles: dict[tuple[str, bool], Any] = {}
     costs: dict[tuple[str, bool], Any] = {}
     for tensor, keep in product(_TENSORS, (False, True)):
-        ways = [
-            _words(mappings, tensor, (*outer, inner), kept=keep) for outer in BEST_OUTER[tensor]
-        ]
+        ways = [mappings.words(tensor, (*outer, inner), keep) for outer in BEST_OUTER[tensor]]
         tiles[tensor, keep] = ways[0].tile
         costs[tensor, keep] = np.minimum.reduce([each.energy_pj(design) for each in ways])
-    least = np.full(len(mappings.dram["C"]), np.inf)
+    least = np.full(len(mappings.loops["dram"]["C"]), np.inf)
     for kept in _WAYS_TO_KEEP:
         chosen = list(zip(_TENSORS, kept, strict=True))
         fits = sum(tiles[key] for key in chosen) <= design.buffer_words
@@ -274,9 +260,8 @@ def _evaluate(
     for outer in product(DRAM_ORDERS, BUFFER_ORDERS):
         orders = (*outer, inner)
         words = {
-            (tensor, kept): _words(mappings, tensor, orders, kept=kept)
-            for tensor in _TENSORS
-            for kept in (False, True)
+            (tensor, kept): mappings.words(tensor, orders, kept)
+            for tensor, kept in product(_TENSORS, (False, True))
         }
         costs = {key: each.energy_pj(design) for key, each in words.items()}
         for kept in _WAYS_TO_KEEP:
@@ -305,19 +290,12 @@ def _evaluate(
 def _described(best: _Best, design: AcceleratorDesign, evaluated: int, space: int) -> Mapped:
     mapping, orders, kept = best.mapping, best.orders, best.kept
     cost = design.energy
-    parts = [
-        _words(mapping, tensor, orders, kept=keep)
-        for tensor, keep in zip(_TENSORS, kept, strict=True)
-    ]
+    chosen = list(zip(_TENSORS, kept, strict=True))
+    parts = [mapping.words(tensor, orders, keep) for tensor, keep in chosen]
 
     def total(words: str) -> float:
         return float(sum(np.asarray(getattr(part, words)).sum() for part in parts))
 
-    levels = (
-        ("dram", mapping.dram),
-        ("buffer", mapping.buffer),
-        ("scratchpad", mapping.scratchpad),
-    )
     return Mapped(
         layer=mapping.layer,
         c_wide=mapping.c_wide,
@@ -332,10 +310,10 @@ def _described(best: _Best, design: AcceleratorDesign, evaluated: int, space: in
         },
         loops={
             level: {name: int(values[0]) for name, values in loops.items()}
-            for level, loops in levels
+            for level, loops in mapping.loops.items()
         },
         orders=orders,
-        kept=tuple(tensor for tensor, keep in zip(_TENSORS, kept, strict=True) if keep),
+        kept=tuple(tensor for tensor, keep in chosen if keep),
         evaluated=evaluated * len(DRAM_ORDERS) * len(BUFFER_ORDERS) * len(_WAYS_TO_KEEP),
         space=space * ALL_ORDERS * len(_WAYS_TO_KEEP),
         validated=True,

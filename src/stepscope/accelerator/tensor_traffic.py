@@ -20,7 +20,8 @@ from stepscope.accelerator.layer import Layer
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
-Orders = tuple[str, str, str]  # of the loops in DRAM, in the buffer, in the scratchpad
+LEVELS = ("dram", "buffer", "scratchpad")
+Orders = tuple[str, str, str]  # of the loops of each level
 
 # The dimensions that a tensor's tile depends on; over the others it is reused.
 RELEVANT = {"weights": "CMRS", "inputs": "CPQRS", "outputs": "MPQ"}
@@ -83,15 +84,13 @@ class Words:
 class Mappings:
     """Splits of the loops of a layer on an array of `c_wide` by `m_wide` PEs, one per element.
 
-    `dram`, `buffer` and `scratchpad` have the loop bounds of each level by dimension.
+    `loops` has the bounds of the loops by level and dimension.
     """
 
     layer: Layer
     c_wide: int
     m_wide: int
-    dram: dict[str, Floats]
-    buffer: dict[str, Floats]
-    scratchpad: dict[str, Floats]
+    loops: dict[str, dict[str, Floats]]
     _known: dict[tuple[str, str, str], Reuse] = field(init=False, default_factory=dict)
 
     @cached_property
@@ -112,7 +111,7 @@ class Mappings:
         return float(-(-self.layer.M // self.m_wide) * self.m_wide * self.layer.P * self.layer.Q)
 
     def _in_buffer(self, dimension: str) -> Floats:
-        return self.buffer[dimension] * self.scratchpad[dimension]
+        return self.loops["buffer"][dimension] * self.loops["scratchpad"][dimension]
 
     @cached_property
     def _channels(self) -> tuple[Floats, Floats]:
@@ -120,10 +119,9 @@ class Mappings:
 
     def _reuse(self, tensor: str, orders: Orders) -> tuple[Reuse, Reuse, Reuse]:
         """Return a tensor's reuse above the buffer, above the scratchpad, and over all loops."""
-        names = ("dram", "buffer", "scratchpad")
         dram, buffer, scratchpad = (
             self._level_reuse(tensor, level, order)
-            for level, order in zip(names, orders, strict=True)
+            for level, order in zip(LEVELS, orders, strict=True)
         )
         above = buffer.then(dram)
         return dram, above, scratchpad.then(above)
@@ -132,22 +130,28 @@ class Mappings:
         """Compute a level once: each of its orders is combined with every order of the others."""
         key = (tensor, level, order)
         if key not in self._known:
-            self._known[key] = reuse_of(tensor, order, getattr(self, level))
+            self._known[key] = reuse_of(tensor, order, self.loops[level])
         return self._known[key]
 
     @cached_property
     def _dram_passes(self) -> Floats:
-        return np.asarray(np.prod([*self.dram.values()], axis=0))
+        return np.asarray(np.prod([*self.loops["dram"].values()], axis=0))
 
     @cached_property
     def _outer_passes(self) -> Floats:
-        return np.asarray(self._dram_passes * np.prod([*self.buffer.values()], axis=0))
+        return np.asarray(self._dram_passes * np.prod([*self.loops["buffer"].values()], axis=0))
 
-    def weights(self, orders: Orders, *, kept: bool) -> Words:
+    def words(self, tensor: str, orders: Orders, kept: bool) -> Words:
+        """Count the words of a tensor that is `kept` in the buffer, or not."""
+        counts = {"weights": self._weights, "inputs": self._inputs, "outputs": self._outputs}
+        return counts[tensor](orders, kept)
+
+    def _weights(self, orders: Orders, kept: bool) -> Words:
         """Count the words of the weights: each PE holds its own."""
         layer = self.layer
         above_buffer, above_scratchpad, everywhere = self._reuse("weights", orders)
-        in_scratchpad = self.scratchpad["C"] * self.scratchpad["M"] * layer.R * layer.S
+        scratchpad = self.loops["scratchpad"]
+        in_scratchpad = scratchpad["C"] * scratchpad["M"] * layer.R * layer.S
         fills = self._outer_passes / above_scratchpad.times * in_scratchpad
         fetched = self.cycles / everywhere.times
         words = fills * self.pes
@@ -162,7 +166,7 @@ class Mappings:
         filled = self._dram_passes / above_buffer.times * tile
         return Words(tile, words, filled, filled, **inner)
 
-    def inputs(self, orders: Orders, *, kept: bool) -> Words:
+    def _inputs(self, orders: Orders, kept: bool) -> Words:
         """Count the words of the inputs: PEs along M share them."""
         above_buffer, _, everywhere = self._reuse("inputs", orders)
         fetched = self.cycles / everywhere.times
@@ -177,7 +181,7 @@ class Mappings:
         filled = times * c_words * self._with_overlap(orders[0], rows, columns)
         return Words(tile, words, filled, filled, registers, 0.0)
 
-    def outputs_of(self, orders: Orders, *, kept: bool) -> Words:
+    def _outputs(self, orders: Orders, kept: bool) -> Words:
         """Count the words of the outputs: PEs along C add up to one word."""
         above_buffer, _, everywhere = self._reuse("outputs", orders)
         passed = self.cycles / everywhere.times
@@ -208,7 +212,7 @@ class Mappings:
         size = rows * columns
         inside = np.ones(len(rows), dtype=bool)
         for dimension in order:
-            passes = self.dram[dimension]
+            passes = self.loops["dram"][dimension]
             if dimension in "PQ":
                 own, other = (rows, columns) if dimension == "P" else (columns, rows)
                 run = np.minimum(self._window(dimension, passes), passes * own)

@@ -9,7 +9,7 @@ import psutil
 from stepscope.doctor.check import absent, checked
 from stepscope.hardware import cgroup
 from stepscope.hardware.host import SwapArea, swap_areas
-from stepscope.hardware.procfs import read_text
+from stepscope.hardware.procfs import sizes_in
 from stepscope.records.types import MachineCheck
 from stepscope.units import format_bytes, format_share
 
@@ -23,12 +23,12 @@ _DESKTOPS = (
 
 def check_memory(root: Path) -> list[MachineCheck]:
     """Return the checks of the memory."""
-    return [_memory(root), _others(root), _swap(root), _zram(root)]
+    return [_memory(root), _others(root), *_swap(root)]
 
 
 def _memory(root: Path) -> MachineCheck:
     why = "Training that exceeds the memory swaps, or is killed."
-    sizes = _meminfo(root)
+    sizes = sizes_in(root / "proc/meminfo")
     total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
     if not total or available is None:
         return absent("memory", f"{root / 'proc/meminfo'} has no sizes", why)
@@ -74,45 +74,29 @@ def _resident() -> list[tuple[str, int]]:
     ]
 
 
-def _swap(root: Path) -> MachineCheck:
+def _swap(root: Path) -> list[MachineCheck]:
+    """Check swap on disk, and zram, which is swap in compressed memory."""
     why = "Steps that wait for swapped pages are not comparable."
+    why_zram = "zram compresses memory, which takes CPU time and memory."
     areas = swap_areas(root)
     if areas.value is None:
-        return absent("swap", areas.reason, why)
-    on_disk = [area for area in areas.value if not area.is_zram]
-    if not on_disk:
-        return checked("swap", "none on disk", why)
-    used, found = _shown(on_disk)
-    advice = "Empty it: sudo swapoff -a && sudo swapon -a"
-    return checked("swap", found, why, advice if used else None)
+        return [absent("swap", areas.reason, why), absent("zram", areas.reason, why_zram)]
+    disks = [area for area in areas.value if not area.is_zram]
+    zram = [area for area in areas.value if area.is_zram]
+    empty = "Empty it: sudo swapoff -a && sudo swapon -a"
+    turn_off = "Turn it off until the next start: sudo swapoff /dev/zram*"
+    used = any(area.used_bytes for area in disks)
+    return [
+        checked("swap", _shown(disks, "none on disk"), why, empty if used else None),
+        checked("zram", _shown(zram, "none"), why_zram, turn_off if zram else None),
+    ]
 
 
-def _zram(root: Path) -> MachineCheck:
-    why = "zram compresses memory, which takes CPU time and memory."
-    areas = swap_areas(root)
-    if areas.value is None:
-        return absent("zram", areas.reason, why)
-    compressed = [area for area in areas.value if area.is_zram]
-    if not compressed:
-        return checked("zram", "none", why)
-    _, found = _shown(compressed)
-    advice = "Turn it off until the next start: sudo swapoff /dev/zram*"
-    return checked("zram", found, why, advice)
-
-
-def _shown(areas: list[SwapArea]) -> tuple[int, str]:
+def _shown(areas: list[SwapArea], none: str) -> str:
+    if not areas:
+        return none
     size = sum(area.size_bytes for area in areas)
     used = sum(area.used_bytes for area in areas)
     names = ", ".join(area.name for area in areas[:3]) + (" ..." if len(areas) > 3 else "")
-    share = format_share(used / size) if size else format_share(0)
-    return used, f"{format_bytes(used)} of {format_bytes(size)} used ({share}) in {names}"
-
-
-def _meminfo(root: Path) -> dict[str, int]:
-    sizes = {}
-    for line in (read_text(root / "proc/meminfo").value or "").splitlines():
-        name, _, value = line.partition(":")
-        fields = value.split()
-        if fields and fields[0].isdecimal():
-            sizes[name] = int(fields[0]) * 1024
-    return sizes
+    share = format_share(used / max(1, size))
+    return f"{format_bytes(used)} of {format_bytes(size)} used ({share}) in {names}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.hardware.procfs import (
@@ -42,6 +43,12 @@ def gpus_on_chip(root: Path) -> list[Path]:
     """List the GPUs on the CPUs' chip, as devfreq folders."""
     below = root / "sys/class/devfreq"
     return sorted({gpu for name in _ON_CHIP_GPUS for gpu in matching(below, name)})
+
+
+def mhz_of(files: Iterable[Path]) -> list[float]:
+    """Return the clocks that files state in kHz, without those that cannot be read."""
+    read = (read_integer(file).value for file in files)
+    return [khz / 1000 for khz in read if khz is not None]
 
 
 def policies(root: Path) -> list[Path]:

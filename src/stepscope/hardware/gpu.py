@@ -76,20 +76,17 @@ def used_bytes(device_uuid: str, process_id: int, gpus: Sequence[Gpu] | None = N
     None if the driver does not report it: it cannot be queried, keeps no such account, or knows the
     process by another number, as it does from inside some containers.
     """
+    wanted = device_uuid.removeprefix("GPU-")
     try:
         for gpu in find_gpus(system_root()) if gpus is None else gpus:
-            if _same(gpu.ask("nvmlDeviceGetUUID"), device_uuid):
+            # The driver's UUID has the prefix `GPU-`, torch's does not.
+            if gpu.ask("nvmlDeviceGetUUID").removeprefix("GPU-") == wanted:
                 for each in gpu.ask("nvmlDeviceGetComputeRunningProcesses"):
                     if each.pid == process_id and each.usedGpuMemory is not None:
                         return int(each.usedGpuMemory)
     except MachineError:
         return None
     return None
-
-
-def _same(of_driver: str, of_torch: str) -> bool:
-    """Compare two device UUIDs: the driver's has the prefix `GPU-`, torch's does not."""
-    return of_driver.removeprefix("GPU-") == of_torch.removeprefix("GPU-")
 
 
 # Constants of NVML's header.

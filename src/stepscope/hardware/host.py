@@ -13,14 +13,8 @@ from pathlib import Path
 import psutil
 
 from stepscope.hardware import cgroup
-from stepscope.hardware.procfs import (
-    Reading,
-    bytes_of,
-    first_line_of,
-    lines_of,
-    matching,
-    read_text,
-)
+from stepscope.hardware.cpu_clock import mhz_of
+from stepscope.hardware.procfs import Reading, bytes_of, lines_of, matching, read_text
 from stepscope.records.types import Environment
 
 _PROC = Path("/proc")
@@ -102,8 +96,7 @@ def pressure_percent(resource: str) -> float | None:
 
 def cpu_mhz() -> float | None:
     """Return the current mean clock of the CPUs, if known."""
-    scaling = [int(text) / 1000 for file in _clocks() if (text := first_line_of(file)) is not None]
-    clocks = scaling or [float(mhz) for mhz in _MHZ.findall(bytes_of(_PROC / "cpuinfo"))]
+    clocks = mhz_of(_clocks()) or [float(mhz) for mhz in _MHZ.findall(bytes_of(_PROC / "cpuinfo"))]
     return sum(clocks) / len(clocks) if clocks else None
 
 

@@ -82,17 +82,14 @@ def _places(root: Path) -> list[Path]:
 def keep(states: Mapping[str, State], root: Path) -> None:
     """Save the current states, in the order of setting."""
     file = kept_file(root)
-    in_use = MachineError(
-        f"settings of an earlier --apply or --prepare are not restored yet ({file}). "
-        f"Restore them first: {RESTORE}"
-    )
-    if kept_states(root):
-        raise in_use
     try:
         # Of two concurrent preparations, one creates the link and the other fails.
         _write(states, file, root, os.link)
     except FileExistsError as error:
-        raise in_use from error
+        raise MachineError(
+            f"settings of an earlier --apply or --prepare are not restored yet ({file}). "
+            f"Restore them first: {RESTORE}"
+        ) from error
 
 
 def _write(

@@ -108,20 +108,14 @@ def _pages(path: Path) -> tuple[int, int]:
         size_bytes = os.fstat(descriptor).st_size
         if not size_bytes:
             return 0, 0
-        _check_may_know(descriptor)
+        # Since Linux 5.2, mincore reports every page of another user's file as resident.
+        owner = os.fstat(descriptor).st_uid
+        writable = os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
+        if os.geteuid() not in (0, owner) and not writable:
+            raise PermissionError(errno.EPERM, "only for files that you can write")
         return _resident_pages(descriptor, size_bytes), -(-size_bytes // mmap.PAGESIZE)
     finally:
         os.close(descriptor)
-
-
-def _check_may_know(descriptor: int) -> None:
-    """Raise if this user neither owns the file nor can write it.
-
-    Since Linux 5.2, mincore reports every page of such a file as resident.
-    """
-    owner = os.fstat(descriptor).st_uid
-    if os.geteuid() not in (0, owner) and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
-        raise PermissionError(errno.EPERM, "only for files that you can write")
 
 
 def _resident_pages(descriptor: int, size_bytes: int) -> int:

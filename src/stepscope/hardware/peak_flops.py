@@ -14,7 +14,8 @@ from typing import cast
 
 from stepscope.errors import MachineError
 from stepscope.files import CACHE_VARIABLE, cache_folder, replace_file
-from stepscope.hardware.procfs import first_line_of, matching
+from stepscope.hardware.cpu_clock import mhz_of
+from stepscope.hardware.procfs import matching
 from stepscope.records.types import Environment, PeakConditions, PeakRecord
 
 _CPUS = Path("/sys/devices/system/cpu")
@@ -40,12 +41,7 @@ def conditions_of(environment: Environment, precision: str) -> PeakConditions | 
 
 def highest_mhz(cpus: Path = _CPUS) -> float | None:
     """Return the highest clock that the CPUs may currently reach; None if unknown."""
-    clocks = [
-        int(line) / 1000
-        for file in matching(cpus, "cpu[0-9]*/cpufreq/scaling_max_freq")
-        if (line := first_line_of(file)) is not None and line.strip().isdecimal()
-    ]
-    return max(clocks, default=None)
+    return max(mhz_of(matching(cpus, "cpu[0-9]*/cpufreq/scaling_max_freq")), default=None)
 
 
 def find_peak(conditions: PeakConditions) -> PeakRecord | None:

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from stepscope.hardware import host
-from stepscope.hardware.procfs import bytes_of, read_at_once, status_bytes
+from stepscope.hardware.procfs import bytes_of, read_at_once, sizes_in
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
@@ -75,11 +75,11 @@ def read_tree(main: psutil.Process) -> TreeReading | None:
         return None
     if rss == 0:
         return None  # a zombie: it has ended and was not waited for
-    status = status_bytes(main.pid)
+    status = sizes_in(f"/proc/{main.pid}/status")
     worker_cpu = [used for worker in workers if (used := _ask(worker, "cpu_times")) is not None]
     read = [_ask(process, "io_counters") for process in (main, *workers)]
     processes = (main, *workers)
-    statuses = [status, *(status_bytes(worker.pid) for worker in workers)]
+    statuses = [status, *(sizes_in(f"/proc/{worker.pid}/status") for worker in workers)]
     return TreeReading(
         processes=processes,
         rss_bytes=rss,

@@ -10,13 +10,12 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from stepscope.hardware.procfs import status_bytes
+from stepscope.hardware.procfs import sizes_in
 
 _FORGET_PEAK = "5"  # see proc(5): reset the high-water mark
 
@@ -39,7 +38,7 @@ def private_bytes() -> int:
 
 def peak_bytes() -> int | None:
     """Return the high-water mark of this process; None where the system keeps none."""
-    return status_bytes("self").get("VmHWM")
+    return sizes_in("/proc/self/status").get("VmHWM")
 
 
 def forget_peak() -> bool:
@@ -67,14 +66,6 @@ def growth_during(work: Callable[[], object]) -> int | None:
 # --- The allocator of the C library
 
 
-@dataclass(frozen=True)
-class AllocatorReading:
-    """Bytes in use by the program, and freed bytes that the allocator keeps."""
-
-    in_use_bytes: int
-    kept_bytes: int
-
-
 class _MallInfo2(ctypes.Structure):
     """The result of glibc's `mallinfo2`, with the C library's names."""
 
@@ -87,14 +78,17 @@ class _MallInfo2(ctypes.Structure):
     )
 
 
-def read_allocator() -> AllocatorReading | None:
-    """Query the allocator, in some 10 µs; None if it is not glibc 2.33 or later."""
+def read_allocator() -> tuple[int, int] | tuple[None, None]:
+    """Return the bytes in use and the freed bytes that the allocator keeps, in some 10 µs.
+
+    None if it is not glibc 2.33 or later.
+    """
     ask = _c_function("mallinfo2")
     if ask is None:
-        return None
+        return None, None
     ask.restype = _MallInfo2
     found = ask()
-    return AllocatorReading(found.uordblks + found.hblkhd, found.fordblks)
+    return found.uordblks + found.hblkhd, found.fordblks
 
 
 def give_back() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from glob import glob
@@ -111,20 +110,18 @@ def first_line_of(file: Path) -> str | None:
     return next(iter(lines_of(file)), None)
 
 
-def status_bytes(pid: int | str) -> dict[str, int]:
-    """Return the sizes in a process's `status`, by name, in bytes."""
+def sizes_in(file: Path | str) -> dict[str, int]:
+    """Return the sizes in a process's `status`, or in `meminfo`, by name, in bytes."""
     sizes = {}
-    for line in bytes_of(f"/proc/{pid}/status").split(b"\n"):
-        if line.endswith(b" kB") and not line.startswith(b"Name:"):  # a name may be anything
-            name, value = line[:-3].split(b":")
-            sizes[name.decode()] = int(value) * 1024
+    for line in bytes_of(file).split(b"\n"):
+        name, _, value = line.removesuffix(b" kB").partition(b":")
+        if line.endswith(b" kB") and value.strip().isdigit():  # a process's name may be anything
+            sizes[name.decode("utf-8", "replace")] = int(value) * 1024
     return sizes
 
 
 def bytes_of(file: Path | str) -> bytes:
     """Return the bytes of such a file; empty if it cannot be read."""
-    if sys.platform != "linux":
-        return b""
     try:
         return read_at_once(file)
     except OSError:

@@ -70,42 +70,32 @@ def zones_c(root: Path) -> dict[str, float]:
 
 def temperature_c(root: Path) -> Reading[float]:
     """Return the temperature of the hottest zone of the chip."""
-    zones = zones_c(root)
-    if zones:
-        return Reading(max(zones.values()))
-    return Reading(None, "no CPU or GPU temperature sensor")
+    hottest = max(zones_c(root).values(), default=None)
+    return Reading(hottest, None if hottest is not None else "no CPU or GPU temperature sensor")
 
 
 def throttled(root: Path) -> Reading[int]:
     """Return how often cores and packages were throttled since the machine started."""
-    count = find_throttle_counts(root).read()
-    if count is not None:
-        return Reading(count)
-    return Reading(None, "no throttle counters (only on x86)")
+    count = sum_throttle_counts(find_throttle_counts(root))
+    return Reading(count, None if count is not None else "no throttle counters (only on x86)")
 
 
-@dataclass(frozen=True)
-class ThrottleCounts:
-    """The throttle count files in groups that count the same: each CPU repeats its package."""
-
-    groups: tuple[tuple[Path, ...], ...]
-
-    def read(self) -> int | None:
-        """Return the sum of the counts; None if there are none."""
-        read = [[read_integer(file).value for file in group] for group in self.groups]
-        known = [[count for count in counts if count is not None] for counts in read]
-        return sum(max(counts) for counts in known if counts) if any(known) else None
-
-
-def find_throttle_counts(root: Path) -> ThrottleCounts:
-    """Find the throttle count files, which takes longer than reading them."""
-    of_core: list[tuple[Path, ...]] = []
+def find_throttle_counts(root: Path) -> list[list[Path]]:
+    """Find the throttle count files, in groups that count the same: CPUs repeat their package."""
+    of_core: list[list[Path]] = []
     of_package: dict[int | None, list[Path]] = defaultdict(list)
     for folder in matching(root / "sys/devices/system/cpu", "cpu[0-9]*/thermal_throttle"):
-        of_core.append((folder / "core_throttle_count",))
+        of_core.append([folder / "core_throttle_count"])
         package = read_integer(folder.parent / "topology/physical_package_id").value
         of_package[package].append(folder / "package_throttle_count")
-    return ThrottleCounts((*of_core, *map(tuple, of_package.values())))
+    return [*of_core, *of_package.values()]
+
+
+def sum_throttle_counts(groups: list[list[Path]]) -> int | None:
+    """Return the sum over the groups of files; None if there are no counts."""
+    read = [[read_integer(file).value for file in group] for group in groups]
+    known = [[count for count in counts if count is not None] for counts in read]
+    return sum(max(counts) for counts in known if counts) if any(known) else None
 
 
 FASTEST = 255

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import cast
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from stepscope.memory_forecast.remedies import remedies
 from stepscope.memory_forecast.worker_memory import worker_bytes
 from stepscope.meter.device_memory import DeviceMemory
 from stepscope.models.step_tensors import StepMemory, UnlikeSteps
-from stepscope.records.types import MemoryForecast, RemedyRecord
+from stepscope.records.types import BillItem, MemoryForecast, PhaseBytes, RemedyRecord
 from stepscope.settings import RunSpec
 from stepscope.train.activation_checkpointing import recomputing
 from stepscope.train.source_settings import data_source_of
@@ -50,10 +51,7 @@ class FitCheck:
             return {"reason": self.reason}
         bill, binding = self.bill, self.bill.binding
         return {
-            "items": {
-                name: {"bytes": item.bytes, "how": item.how, "note": item.note, "pool": item.pool}
-                for name, item in bill.items.items()
-            },
+            "items": {name: cast("BillItem", asdict(item)) for name, item in bill.items.items()},
             "total_bytes": bill.total_bytes,
             "limit_bytes": bill.limits[binding].bytes,
             "limit_of": bill.limits[binding].of,
@@ -66,8 +64,7 @@ class FitCheck:
             "peak_phase": self.step.peak_phase,
             "at_peak": dict(self.step.at_peak),
             "phases": {
-                name: {"peak_bytes": phase.peak_bytes, "end_bytes": phase.end_bytes}
-                for name, phase in self.step.phases.items()
+                name: cast("PhaseBytes", asdict(phase)) for name, phase in self.step.phases.items()
             },
             "remedies": list(self.remedies),
             "remedies_reason": self.remedies_reason,

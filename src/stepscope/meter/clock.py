@@ -41,17 +41,6 @@ def resolution_s(readings: int = 2000) -> float:
     return seconds(smallest)
 
 
-def cost_ns(work: Callable[[], object], repeats: int = 2000) -> float:
-    """Measure the cost of one call: the lowest mean of five rounds, to exclude noise."""
-    best = float("inf")
-    for _ in range(5):
-        start = now_ns()
-        for _ in range(repeats // 5):
-            work()
-        best = min(best, (now_ns() - start) / (repeats // 5))
-    return best
-
-
 def cost_amid_work_ns(work: Callable[[], object], repeats: int = 100) -> float:
     """Measure the median cost of one call after other work has evicted the caches."""
     filling = bytes(_CACHE_BYTES)

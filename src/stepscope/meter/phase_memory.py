@@ -8,35 +8,30 @@ import psutil
 
 from stepscope.hardware import process_memory
 from stepscope.hardware.process import WorkerMemory, read_tree, with_workers_sizes
-from stepscope.hardware.process_memory import read_allocator
-
-
-@dataclass(frozen=True)
-class PhaseSize:
-    """Memory at the end of a phase, and its peak; `kept_bytes` is cached by the allocator."""
-
-    phase: str
-    end_bytes: int
-    peak_bytes: int | None
-    in_use_bytes: int | None
-    kept_bytes: int | None
+from stepscope.records.types import PhaseReading
 
 
 @dataclass
 class PhaseMemory:
     """Read the memory at the end of each phase and reset the kernel's high-water mark."""
 
-    sizes: list[PhaseSize] = field(default_factory=list)
     _peak_was_reset: bool = True
 
-    def lap(self, phase: str) -> None:
-        """End a phase; the next one begins."""
+    def lap(self, phase: str, epoch: int, step: int) -> PhaseReading:
+        """End a phase and return its memory; the next one begins."""
         peak = process_memory.peak_bytes() if self._peak_was_reset else None
-        found = read_allocator()
-        in_use, kept = (None, None) if found is None else (found.in_use_bytes, found.kept_bytes)
+        in_use, kept = process_memory.read_allocator()
         resident = process_memory.own_resident_bytes()
-        self.sizes.append(PhaseSize(phase, resident, peak, in_use, kept))
         self._peak_was_reset = process_memory.forget_peak()
+        return {
+            "epoch": epoch,
+            "step": step,
+            "phase": phase,
+            "end_bytes": resident,
+            "peak_bytes": peak,
+            "in_use_bytes": in_use,
+            "kept_bytes": kept,
+        }
 
 
 @dataclass

@@ -162,19 +162,11 @@ def epoch_values(
     top5: float | None = None,
 ) -> dict[str, str]:
     """Format an epoch's figures by column; unknown ones are empty."""
-    values = {
-        "epoch": str(timing.epoch),
-        "split": split,
-        "start_s": number(timing.start_s),
-        "loader_start_s": number(timing.loader_start_s),
-        "loader_stop_s": number(timing.loader_stop_s),
-        "loading_s": number(timing.loading_s),
-        "training_s": number(timing.training_s),
-        "total_s": number(timing.total_s),
-        "loss": number(loss),
-        "accuracy": number(accuracy),
-        "top5": number(top5),
-        "samples": number(timing.samples_known),
-        "samples_per_s": number(timing.samples_per_s),
+    others = {"loss": loss, "accuracy": accuracy, "top5": top5, "samples": timing.samples_known}
+    # The other columns have the names of the figures of the timing.
+    return {
+        column: split
+        if column == "split"
+        else number(others[column] if column in others else getattr(timing, column))
+        for column in schema.EPOCH_COLUMNS
     }
-    return {column: values[column] for column in schema.EPOCH_COLUMNS}

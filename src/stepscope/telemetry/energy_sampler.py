@@ -68,19 +68,57 @@ class _Domain:
         return None if grown is None else grown / took_s
 
 
-class EnergyReader:
-    """Read one sensor of every domain when it is due, and record when it fails."""
+class EnergyWatch:
+    """Read one sensor of every domain: an idle second before a run, then when due until its end.
 
-    def __init__(self, sensors: Sensors, log: CsvLog, record_event: RecordEvent) -> None:
+    Without `sensors`, energy was not requested, and nothing is read or recorded.
+    """
+
+    def __init__(self, sensors: Sensors | None, log: CsvLog, record_event: RecordEvent) -> None:
+        self._sensors = sensors
         self._log = log
         self._record_event = record_event
         self._domains = {name: _Domain(sensor) for name, sensor in _first_of_each(sensors).items()}
+        self.every_s = READ_EVERY_S if self._domains else float("inf")
+
+    @classmethod
+    def of_run(cls, folder: RunFolder, root: Path, *, asked: bool) -> EnergyWatch:
+        """Find the sensors of this machine, if energy was requested, to record them in a run."""
+        log = CsvLog(folder.path / schema.ENERGY)
+        return cls(find_sensors(root) if asked else None, log, folder.add_event)
+
+    def begin(self, time_s: float, stopped: Callable[[], bool]) -> None:
+        """Record the sensors and the idle power of the machine."""
+        sensors = self._sensors
+        if sensors is None:
+            return
+        self._record_event(
+            "energy_sensors",
+            time_s,
+            sensors=[sensor.describe() for sensor in sensors.working],
+            refused=sensors.refused,
+            reason=None if sensors.working else sensors.why_none,
+        )
+        if not sensors.working:
+            return
+
+        def wait(pause_s: float) -> bool:
+            time.sleep(pause_s)
+            return not stopped()
+
+        idle = read_idle(sensors, wait)
+        refresh_s = refresh_periods(sensors)
+        self._record_event("energy_idle", time_s, readings=idle, refresh_s=refresh_s)
 
     def read(self, time_s: float, *, all_now: bool = False) -> None:
         """Read what is due, or everything; `time_s` is on the run's clock."""
         for name, domain in self._domains.items():
             if not domain.failed and (all_now or time_s >= domain.due_s):
                 self._read(name, domain, time_s)
+
+    def close(self) -> None:
+        """Write the remaining readings."""
+        self._log.close()
 
     def power_w(self) -> float | None:
         """Return the current power of the widest domains; None while one is unknown."""
@@ -115,10 +153,10 @@ class EnergyReader:
             )
 
 
-def _first_of_each(sensors: Sensors) -> dict[str, Sensor]:
+def _first_of_each(sensors: Sensors | None) -> dict[str, Sensor]:
     """Return one sensor of each domain: several of a domain measure the same."""
     first: dict[str, Sensor] = {}
-    for sensor in sensors.working:
+    for sensor in () if sensors is None else sensors.working:
         first.setdefault(sensor.domain, sensor)
     return first
 
@@ -166,50 +204,3 @@ def _refresh_s(sensor: Sensor, clock_ns: Callable[[], int], moment_s: float) -> 
     if len(changed_s) < 2:
         return None
     return (changed_s[-1] - changed_s[0]) / (len(changed_s) - 1)
-
-
-class EnergyWatch:
-    """Read the sensors of this machine: an idle second before a run, then until its end."""
-
-    def __init__(self, folder: RunFolder, root: Path, *, asked: bool) -> None:
-        """Find the sensors, if energy was requested."""
-        self._folder = folder
-        self._sensors = find_sensors(root) if asked else Sensors((), {})
-        self._asked = asked
-        self._log = CsvLog(folder.path / schema.ENERGY)
-        self._reader = EnergyReader(self._sensors, self._log, folder.add_event)
-        self.every_s = READ_EVERY_S if self._sensors.working else float("inf")
-
-    def begin(self, time_s: float, stopped: Callable[[], bool]) -> None:
-        """Record the sensors and the idle power of the machine."""
-        if not self._asked:
-            return
-        self._folder.add_event(
-            "energy_sensors",
-            time_s,
-            sensors=[sensor.describe() for sensor in self._sensors.working],
-            refused=self._sensors.refused,
-            reason=None if self._sensors.working else self._sensors.why_none,
-        )
-        if not self._sensors.working:
-            return
-
-        def wait(pause_s: float) -> bool:
-            time.sleep(pause_s)
-            return not stopped()
-
-        idle = read_idle(self._sensors, wait)
-        refresh_s = refresh_periods(self._sensors)
-        self._folder.add_event("energy_idle", time_s, readings=idle, refresh_s=refresh_s)
-
-    def read(self, time_s: float, *, all_now: bool = False) -> None:
-        """Read what is due."""
-        self._reader.read(time_s, all_now=all_now)
-
-    def power_w(self) -> float | None:
-        """Return the current power of the widest domains."""
-        return self._reader.power_w()
-
-    def close(self) -> None:
-        """Write the remaining readings."""
-        self._log.close()

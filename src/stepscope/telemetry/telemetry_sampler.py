@@ -141,18 +141,11 @@ class Sampler:
         self._keep_peak(reading)
         self.memory_pressure_percent = host.pressure_percent("memory")
         time_s = seconds(now - self.origin_ns)
+        # The columns of the process tree have the names of its fields.
         known: dict[str, float | None] = {
+            **{name: getattr(reading, name, None) for name in schema.TELEMETRY_COLUMNS},
             "time_s": time_s,
-            "pss_bytes": reading.pss_bytes,
-            "rss_bytes": reading.rss_bytes,
-            "workers_private_bytes": reading.workers_private_bytes,
-            "workers": reading.workers,
-            "swap_bytes": reading.swap_bytes,
             "available_bytes": host.available_bytes(),
-            "main_cpu_s": reading.main_cpu_s,
-            "workers_cpu_s": reading.workers_cpu_s,
-            "read_bytes": reading.read_bytes,
-            "major_faults": reading.major_faults,
             "pressure_cpu": host.pressure_percent("cpu"),
             "pressure_io": host.pressure_percent("io"),
             "pressure_memory": self.memory_pressure_percent,
@@ -161,7 +154,7 @@ class Sampler:
         }
         if self.surroundings is not None:
             known |= self.surroundings.read(time_s, reading.main_cpu_s + reading.workers_cpu_s)
-        self.log.append(",".join(number(known.get(name)) for name in schema.TELEMETRY_COLUMNS))
+        self.log.append(",".join(number(known[name]) for name in schema.TELEMETRY_COLUMNS))
         sampled_s += thread_time() - began_s
         is_costly = sampled_s > MOST_SHARE * _SAMPLE_EVERY_S
         self.pause_s = _SAMPLE_SLOWLY_EVERY_S if is_costly else _SAMPLE_EVERY_S

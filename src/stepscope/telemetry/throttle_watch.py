@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepscope.hardware import cpu_clock, thermal
+from stepscope.hardware.cpu_clock import mhz_of
 from stepscope.hardware.gpu import DeviceFigures
-from stepscope.hardware.procfs import read_integer
 from stepscope.hardware.thermal import Zone
 from stepscope.telemetry.energy_sampler import RecordEvent
 
@@ -64,8 +64,8 @@ class Throttling:
         self._clock_files = [policy / "scaling_cur_freq" for policy in policies]
         self._limit_files = [policy / "scaling_max_freq" for policy in policies]
         self._counts = thermal.find_throttle_counts(self.root)
-        self._count = self._counts.read()
-        self._limit_mhz = _mean(_mhz_of(self._limit_files))
+        self._count = thermal.sum_throttle_counts(self._counts)
+        self._limit_mhz = _mean(mhz_of(self._limit_files))
 
     def check(
         self,
@@ -90,7 +90,7 @@ class Throttling:
             "temperature": bool(heat_c),
             "throttle count": self._count is not None,
             "clock limit": self._limit_mhz is not None,
-            "clock": bool(_mhz_of(self._clock_files)),
+            "clock": bool(mhz_of(self._clock_files)),
             "device held back": device.held_back_by is not None,
         }
         self._announced = True
@@ -104,31 +104,27 @@ class Throttling:
         self._first_c = {**heat_c, **self._first_c}
         zone = max(heat_c, key=lambda each: heat_c[each] - _limit_c(each))
         now_c, limit_c = heat_c[zone], _limit_c(zone)
-        figures: Figures = {
-            "from": self._first_c[zone],
-            "to": now_c,
-            "unit": "°C",
-            "limit": limit_c,
-        }
         hot = now_c >= limit_c - _NEAR_TRIP_C
-        self._set("temperature", hot, time_s, {**figures, "zone": zone.kind})
+        figures: Figures = {"from": self._first_c[zone], "to": now_c, "unit": "°C"}
+        figures = {**figures, "limit": limit_c, "zone": zone.kind}
+        self._set("temperature", hot, time_s, figures)
 
     def _check_count(self, time_s: float) -> None:
-        count, before = self._counts.read(), self._count
+        count, before = thermal.sum_throttle_counts(self._counts), self._count
         if count is not None:
             self._count = count
             grown = before is not None and count > before
             self._set("throttle count", grown, time_s, {"from": before, "to": count})
 
     def _check_limit(self, time_s: float) -> None:
-        limit_mhz = _mean(_mhz_of(self._limit_files))
+        limit_mhz = _mean(mhz_of(self._limit_files))
         if limit_mhz is None or self._limit_mhz is None:
             return
         figures: Figures = {"from": self._limit_mhz, "to": limit_mhz, "unit": "MHz"}
         self._set("clock limit", limit_mhz < self._limit_mhz, time_s, figures)
 
     def _check_clock(self, time_s: float, busy_cpus: float | None) -> None:
-        mhz = max(_mhz_of(self._clock_files), default=None)
+        mhz = max(mhz_of(self._clock_files), default=None)
         if mhz is None or busy_cpus is None or busy_cpus < _BUSY:
             self._clocks.clear()
             return
@@ -151,9 +147,7 @@ class Throttling:
         figures: Figures = {"reasons": reasons, "to": device.mhz}
         self._set("device held back", bool(reasons), time_s, figures)
 
-    def _set(
-        self, what: str, now: bool, time_s: float, figures: Mapping[str, float | str | None]
-    ) -> None:
+    def _set(self, what: str, now: bool, time_s: float, figures: Figures) -> None:
         ongoing = self._ongoing.get(what)
         if now and ongoing is None:
             self._ongoing[what] = _Ongoing(time_s)
@@ -184,11 +178,6 @@ def _better(best: _ClockWatch | None, held: Sequence[_ClockWatch]) -> _ClockWatc
 
 def _limit_c(zone: Zone) -> float:
     return _NO_TRIP_C if zone.trip_c is None else zone.trip_c
-
-
-def _mhz_of(files: Sequence[Path]) -> list[float]:
-    read = (read_integer(file).value for file in files)
-    return [khz / 1000 for khz in read if khz is not None]
 
 
 def _mean(values: Sequence[float]) -> float | None:
