@@ -7,9 +7,9 @@ until the next step. `MemoryTrialOptions` turns on ways to use less memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -49,10 +49,7 @@ class _StepWatch:
 
     def lap(self, phase: str) -> None:
         if self.by_phase:
-            self._memory.lap(phase)
-            size = self._memory.sizes[-1]
-            reading = {"epoch": self.epoch, "step": self.step, **asdict(size)}
-            self.phases.append(cast("PhaseReading", reading))
+            self.phases.append(self._memory.lap(phase, self.epoch, self.step))
 
 
 def try_steps(spec: RunSpec, options: MemoryTrialOptions) -> MemoryTrialFigures:
