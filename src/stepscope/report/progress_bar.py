@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from rich.console import Console
@@ -19,7 +20,6 @@ from stepscope.records.types import (
     RunMessage,
     SecondEpochForecast,
     WeightsMessage,
-    WorkersMessage,
 )
 from stepscope.units import format_bytes, format_clock, format_count, format_duration, format_share
 
@@ -65,7 +65,9 @@ class LiveDisplay:
         elif message["type"] == "epoch":
             self._say(_epoch_line(message))
         elif message["type"] == "workers":
-            self._say(_workers_line(message))
+            workers = format_count(message["to"], "worker") if message["to"] else "no workers"
+            instead = f"continuing with {workers} instead of {message['from']}"
+            self._say(f"data loader: {message['reason']}; {instead}")
         elif message["type"] == "weights":
             self._say(_weights_line(message))
         elif message["type"] == "forecast" and (line := workers_warning(message["forecast"])):
@@ -100,18 +102,16 @@ class LiveDisplay:
 
 
 def _figures(now: ProgressMessage) -> str:
-    parts = [f"step {now['step']}/{now['steps']}"]
-    if now["loss"] is not None:
-        parts.append(f"loss {now['loss']:.3f}")
-    if now["accuracy"] is not None:
-        parts.append(f"accuracy {format_share(now['accuracy'])}")
-    if now["samples_per_s"] is not None:
-        parts.append(f"{now['samples_per_s']:,.0f} samples/s")
-    if now["data_share"] is not None:
-        parts.append(f"waiting for data {format_share(now['data_share'])}")
-    if now["step_s"] is not None:
-        parts.append(f"{format_clock(now['steps_left'] * now['step_s'])} left")
-    return "  ".join(parts)
+    left_s = None if now["step_s"] is None else now["steps_left"] * now["step_s"]
+    known: Sequence[tuple[float | None, Callable[[float], str]]] = (
+        (now["loss"], "loss {:.3f}".format),
+        (now["accuracy"], lambda share: f"accuracy {format_share(share)}"),
+        (now["samples_per_s"], "{:,.0f} samples/s".format),
+        (now["data_share"], lambda share: f"waiting for data {format_share(share)}"),
+        (left_s, lambda left_s: f"{format_clock(left_s)} left"),
+    )
+    figures = (form(value) for value, form in known if value is not None)
+    return "  ".join((f"step {now['step']}/{now['steps']}", *figures))
 
 
 def workers_warning(
@@ -122,12 +122,6 @@ def workers_warning(
     if fit is None or fit >= workers:
         return None
     return f"memory forecast: {fit} of {format_count(workers, 'worker')} will fit from epoch 2 on"
-
-
-def _workers_line(fallback: WorkersMessage) -> str:
-    workers = format_count(fallback["to"], "worker") if fallback["to"] else "no workers"
-    was = fallback["from"]
-    return f"data loader: {fallback['reason']}; continuing with {workers} instead of {was}"
 
 
 def _weights_line(taken: WeightsMessage) -> str:

@@ -23,6 +23,7 @@ from stepscope.files import cannot_write, replace_file
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
 from stepscope.report.charts.chart import Chart
+from stepscope.report.charts.vega_lite import Drawn
 from stepscope.report.html.chart_embed import as_figures, for_page, in_words, vega_script
 from stepscope.report.html.page_content import Document
 from stepscope.report.html.run_page import document_of_run
@@ -36,27 +37,38 @@ _QUOTED = re.compile("`([^`]+)`")
 def to_html(document: Document, vega_script: str) -> str:
     """Return a document as a page; `vega_script` draws its charts."""
     style, script = part("page.css"), part("page.js")
-    charts = [for_page(chart) for chart in document.charts()]
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(vega_script)} "
         f"{_hash(script)}; base-uri 'none'; form-action 'none'"
     )
-    # Escape `<`: it could only close the script.
-    data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return "".join(
         (
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-            '<meta name="color-scheme" content="light dark">\n',
-            f"<title>{escape(document.title)} - stepscope</title>\n<style>{style}</style>\n",
-            "</head>\n<body>\n",
+            beginning(document.title, policy),
+            f"<style>{style}</style>\n</head>\n<body>\n",
             *body(document),
-            f'<script type="application/json" id="charts">{data}</script>\n',
+            chart_data([for_page(chart) for chart in document.charts()]),
             f'<script type="module">{vega_script}</script>\n',
             f'<script type="module">{script}</script>\n</body>\n</html>\n',
         )
     )
+
+
+def beginning(title: str, policy: str = "") -> str:
+    """Return the beginning of a page, up to its title; the live page has its policy in headers."""
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n' if policy else ""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{meta}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)} - stepscope</title>\n"
+    )
+
+
+def chart_data(charts: Sequence[Drawn]) -> str:
+    """Return the element with the specifications of all charts."""
+    # Escape `<`: it could only close the script.
+    data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="charts">{data}</script>\n'
 
 
 def part(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from html import escape
@@ -15,13 +14,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from stepscope.report.html.html_page import part
+from stepscope.report.html.html_page import beginning, chart_data, part
 from stepscope.report.live.live_views import View, message
 from stepscope.report.live.run_index import NotThereError
 from stepscope.report.live.view_cache import ViewCache
 
 _KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-_OF_THE_REPORT = ("page.css", "page.js")
 _OWN = ("live.css", "live.js", "icon.svg")
 _UPDATES = "/new"
 _RUNS = "/runs/"
@@ -32,9 +30,8 @@ Answer = Callable[[Request], tuple[View, int]]
 def make_app(pages: ViewCache, vega_script: str) -> Starlette:
     """Return the ASGI application; `vega_script` draws its charts."""
     own = resources.files("stepscope.report.live")
-    files = {name: part(name) for name in _OF_THE_REPORT}
-    files |= {name: own.joinpath(name).read_text(encoding="utf-8") for name in _OWN}
-    files["vega.js"] = vega_script
+    files = {name: own.joinpath(name).read_text(encoding="utf-8") for name in _OWN}
+    files |= {"page.css": part("page.css"), "page.js": part("page.js"), "vega.js": vega_script}
 
     def list_records(request: Request) -> tuple[View, int]:
         return pages.list_records(), 200
@@ -111,21 +108,15 @@ def _asset_of(files: dict[str, str]) -> Callable[[Request], Response]:
 
 
 def _html(view: View, updates: str) -> str:
-    # Escape `<`: it could only close the script.
-    charts = json.dumps(view.charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(view.title)} - stepscope</title>\n"
-        '<link rel="icon" href="/assets/icon.svg">\n'
+        f'{beginning(view.title)}<link rel="icon" href="/assets/icon.svg">\n'
         '<link rel="stylesheet" href="/assets/page.css">\n'
         '<link rel="stylesheet" href="/assets/live.css">\n'
         f'</head>\n<body data-updates="{escape(updates)}" data-version="{view.version()}">\n'
         '<nav class="bar" aria-label="stepscope"><a href="/">All runs</a>'
         f'<span id="status" role="status">{"live" if view.active else ""}</span></nav>\n'
         f'<div id="view">\n{view.body}</div>\n'
-        f'<script type="application/json" id="charts">{charts}</script>\n'
+        f"{chart_data(view.charts)}"
         '<script type="module" src="/assets/vega.js"></script>\n'
         '<script type="module" src="/assets/live.js"></script>\n</body>\n</html>\n'
     )
