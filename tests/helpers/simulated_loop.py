@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -245,6 +246,11 @@ class Loop:
             for _ in range(batches):
                 self.fetch(1, loader, samples=4)
                 self.predict(2)
+
+    @cached_property
+    def sheet(self) -> Sheet:
+        """What is detected in the whole loop."""
+        return self.detected()
 
     def detected(self, kind: type[StepDetector] = StepDetector, at_once: int = 10**6) -> Sheet:
         sheet = Sheet()

@@ -270,22 +270,29 @@ def test_a_script_ends_after_as_many_steps_as_were_wanted(person: Person, kind: 
     assert closes(run)
 
 
-def test_layers_are_looked_at_when_asked_for(person: Person) -> None:
-    code = BEGIN + "net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))\n"
-    code += "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\nfor _ in range(4): epoch()"
-    answer = person.trace("--json", "--layers", 5, person.write(code))
-    assert answer.code == 0, answer.err
-    layers = answer.json["summary"]["layers"]
-    assert {"0", "1", "2"} <= {layer["name"] for layer in layers}
-    details = list(person.latest().steps["detail"])
-    assert details.count("layers") == 5
-    assert len(details) == 24
+# Rows come to disk now and then; what ends by itself leaves all of them.
+WRITE_ROWS = "\nwhile len(open('runs/latest/steps.csv').readlines()) < 2: epoch()\n"
 
 
-def test_a_script_that_leaves_at_once_after_training_has_all_its_rows(person: Person) -> None:
-    answer = person.trace(person.write(BEGIN + "epoch()\nos._exit(0)"))
-    assert answer.code == 0, answer.err
-    assert person.latest().summary["steps"] == 6
+@pytest.mark.parametrize(
+    ("code", "exit_code", "reason", "steps"),
+    [
+        ("epoch()\nos._exit(0)", 0, None, 6),
+        ("os.mkdir('there')\nos.chdir('there')\nepoch()\nos.rmdir(os.getcwd())", 0, None, 6),
+        ("epoch()\nnet(torch.ones(4, 5))", 1, "RuntimeError: mat1 and mat2", 6),
+        (WRITE_ROWS + "os.kill(os.getpid(), signal.SIGKILL)", 137, "SIGKILL", None),
+    ],
+    ids=["leaves at once", "goes elsewhere", "raises", "killed"],
+)
+def test_however_a_script_ends_the_steps_before_that_are_recorded(
+    person: Person, code: str, exit_code: int, reason: str | None, steps: int | None
+) -> None:
+    answer = person.trace(person.write(BEGIN + code))
+    assert answer.code == exit_code, answer.err
+    run = person.latest()
+    assert run.info["status"] == ("failed" if reason else "completed")
+    assert (reason or "") in (run.info["reason"] or "")
+    assert run.summary["steps"] == steps if steps else run.summary["steps"] > 0
 
 
 def test_copies_of_the_process_do_not_disturb_the_records(person: Person) -> None:
@@ -323,14 +330,6 @@ os.environ["MKL_NUM_THREADS"] = "2"
 """
     code += BEGIN + "print(torch.get_num_threads())\ntorch.set_num_threads(1)\nepoch()"
     assert person.trace(person.write(code), warm=False).out == "2\n"
-
-
-def test_a_script_that_goes_elsewhere_is_recorded_where_it_began(person: Person) -> None:
-    (person.folder / "elsewhere").mkdir()
-    code = BEGIN + "os.chdir('elsewhere')\nepoch()\nos.rmdir(os.getcwd())"
-    answer = person.trace("--out", "runs", person.write(code))
-    assert answer.code == 0, answer.err
-    assert person.latest().summary["steps"] == 6
 
 
 def test_a_script_that_closes_every_descriptor_goes_on_unharmed(person: Person) -> None:
@@ -396,16 +395,6 @@ print("trained")
     assert "Traceback" not in answer.err
 
 
-def test_a_fault_in_the_middle_leaves_the_steps_before_it(person: Person) -> None:
-    code = BEGIN + "epoch()\nnet(torch.ones(4, 5))"
-    answer = person.trace(person.write(code))
-    assert answer.code == 1
-    run = person.latest()
-    assert run.info["status"] == "failed"
-    assert run.info["reason"].startswith("RuntimeError: mat1 and mat2")
-    assert run.summary["steps"] == 6
-
-
 UNREADABLE_LOSS = """
 class Odd(torch.Tensor):
     def item(self):
@@ -428,8 +417,6 @@ def test_what_kept_us_from_watching_is_told_and_the_script_goes_on(person: Perso
 
 # signals
 
-# Rows come to disk now and then; what ends by itself leaves all of them.
-WRITE_ROWS = "\nwhile len(open('runs/latest/steps.csv').readlines()) < 2: epoch()\n"
 # As somebody else would.
 SEND = "\nos.kill(int(os.environ['COMMAND']), signal.{})\n"
 
@@ -464,16 +451,6 @@ def test_a_scripts_own_handler_decides_what_an_interrupt_means(
     answer = person.trace(person.write(code), env=command)
     assert (answer.code, answer.out) == (0, "stopped well\n"), answer.err
     assert person.latest().info["status"] == "completed"
-
-
-def test_a_script_that_is_killed_leaves_its_rows(person: Person) -> None:
-    code = BEGIN + WRITE_ROWS + "os.kill(os.getpid(), signal.SIGKILL)"
-    answer = person.trace(person.write(code))
-    assert answer.code == 137, answer.err
-    run = person.latest()
-    assert run.info["status"] == "failed"
-    assert "SIGKILL" in run.info["reason"]
-    assert run.summary["steps"] > 0
 
 
 def test_a_script_does_not_outlive_whoever_watches_it(person: Person) -> None:

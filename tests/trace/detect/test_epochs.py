@@ -17,10 +17,9 @@ def test_a_loader_that_was_looked_into_begins_anew_with_the_training(loop: Loop)
     loop.wait(100)  # a picture of the first batch, as in many a tutorial
     for _ in range(2):
         loop.train(2)
-    sheet = loop.detected()
-    assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    assert sheet.of("train")[0].start_s == pytest.approx(0.106)
-    assert sheet.samples == [8] * 4
+    assert loop.sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert loop.sheet.of("train")[0].start_s == pytest.approx(0.106)
+    assert loop.sheet.samples == [8] * 4
 
 
 def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop: Loop) -> None:
@@ -29,9 +28,8 @@ def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop:
     for key in (101, 102):
         with loop.iterating(key, ms=5, of=7):
             loop.step(key)
-    sheet = loop.detected()
-    assert [(row.epoch, row.samples) for row in sheet.rows] == [(1, 8), (2, 8)]
-    assert sheet.of("train")[0].start_s == pytest.approx(0.006)
+    assert [(row.epoch, row.samples) for row in loop.sheet.rows] == [(1, 8), (2, 8)]
+    assert loop.sheet.of("train")[0].start_s == pytest.approx(0.006)
 
 
 def test_a_training_that_begins_its_loader_anew_has_left_the_epoch_before(loop: Loop) -> None:
@@ -42,9 +40,8 @@ def test_a_training_that_begins_its_loader_anew_has_left_the_epoch_before(loop: 
     for key in (101, 102):
         with loop.iterating(key, ms=5, of=7):
             loop.step(key)
-    sheet = loop.detected()
-    assert [row.epoch for row in sheet.rows] == [1, 1, 2, 3]
-    assert sheet.lasted_ms == [10] * 4
+    assert [row.epoch for row in loop.sheet.rows] == [1, 1, 2, 3]
+    assert loop.sheet.lasted_ms == [10] * 4
 
 
 def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop) -> None:
@@ -54,10 +51,9 @@ def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop)
             with loop.iterating(100 + number, ms=2, of=7):
                 loop.fetch(1, 100 + number)
                 loop.predict(2)
-    sheet = loop.detected()
-    assert [row.epoch for row in sheet.rows] == [1, 1, 1]
-    assert sheet.lasted_ms == [10] * 3
-    assert len(sheet.of("test")) == 3
+    assert [row.epoch for row in loop.sheet.rows] == [1, 1, 1]
+    assert loop.sheet.lasted_ms == [10] * 3
+    assert len(loop.sheet.of("test")) == 3
 
 
 def test_two_ways_through_one_loader_at_once_are_one_epoch(loop: Loop) -> None:
@@ -66,8 +62,7 @@ def test_two_ways_through_one_loader_at_once_are_one_epoch(loop: Loop) -> None:
         for _ in range(3):
             loop.fetch(1, 101)
             loop.step(102)
-    sheet = loop.detected()
-    assert [(row.epoch, row.samples) for row in sheet.rows] == [(1, 16)] * 3
+    assert [(row.epoch, row.samples) for row in loop.sheet.rows] == [(1, 16)] * 3
 
 
 def test_a_loader_that_was_let_go_of_ends_its_epoch(loop: Loop) -> None:
@@ -78,9 +73,8 @@ def test_a_loader_that_was_let_go_of_ends_its_epoch(loop: Loop) -> None:
         loop.wait(3)
         loop.drop(loader)
         loop.wait(100)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [10, 13, 10, 13]
-    assert [timing.total_s for timing in sheet.of("train")] == pytest.approx([0.028, 0.028])
+    assert loop.sheet.lasted_ms == [10, 13, 10, 13]
+    assert [timing.total_s for timing in loop.sheet.of("train")] == pytest.approx([0.028, 0.028])
 
 
 def test_a_loop_that_never_asks_for_one_more_batch_ends_its_epoch_all_the_same(loop: Loop) -> None:
@@ -90,10 +84,9 @@ def test_a_loop_that_never_asks_for_one_more_batch_ends_its_epoch_all_the_same(l
             loop.step(loader)
         loop.wait(50)
         loop.test(2)
-    sheet = loop.detected()
-    assert sheet.splits == ["train", "test", "train", "test"]
-    assert [row.epoch for row in sheet.rows] == [1, 1, 2, 2]
-    assert sheet.lasted_ms == [10] * 4, "what comes after the last update is no step's"
+    assert loop.sheet.splits == ["train", "test", "train", "test"]
+    assert [row.epoch for row in loop.sheet.rows] == [1, 1, 2, 2]
+    assert loop.sheet.lasted_ms == [10] * 4, "what comes after the last update is no step's"
 
 
 def test_a_batch_trained_after_the_loaders_end_is_a_step_of_its_epoch(loop: Loop) -> None:
@@ -104,9 +97,8 @@ def test_a_batch_trained_after_the_loaders_end_is_a_step_of_its_epoch(loop: Loop
     loop.learn()
     loop.wait(30)
     loop.test(2)
-    sheet = loop.detected()
-    assert sheet.numbers == [(1, 1), (1, 2)]
-    assert sheet.lasted_ms == [11, 10]
+    assert loop.sheet.numbers == [(1, 1), (1, 2)]
+    assert loop.sheet.lasted_ms == [11, 10]
 
 
 def test_updates_without_a_loader_before_the_first_epoch_are_an_epoch_of_their_own(
@@ -115,7 +107,7 @@ def test_updates_without_a_loader_before_the_first_epoch_are_an_epoch_of_their_o
     loop.learn()
     loop.learn()
     loop.train(2)
-    assert loop.detected().numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert loop.sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
 def test_a_script_that_ends_in_the_middle_of_an_epoch_leaves_its_steps(loop: Loop) -> None:
@@ -124,9 +116,8 @@ def test_a_script_that_ends_in_the_middle_of_an_epoch_leaves_its_steps(loop: Loo
         loop.step()
     loop.fetch(1)
     loop.call(2)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [10, 10]
-    [epoch] = sheet.of("train")
+    assert loop.sheet.lasted_ms == [10, 10]
+    [epoch] = loop.sheet.of("train")
     assert epoch.total_s == pytest.approx(0.025)
 
 
@@ -150,7 +141,7 @@ def test_a_loss_is_the_mean_over_samples_of_an_epoch(loop: Loop) -> None:
         for samples, loss in ((8, 1.0), (8, 2.0), (4, 4.0)):
             loop.fetch(1, samples=samples)
             loop.learn(loss=loss)
-    [(_, _, loss)] = loop.detected().epochs
+    [(_, _, loss)] = loop.sheet.epochs
     assert loss == pytest.approx((8 * 1 + 8 * 2 + 4 * 4) / 20)
 
 
@@ -161,7 +152,7 @@ def test_the_loaders_account_of_a_batch_comes_with_its_step(loop: Loop) -> None:
         loop.fetch(1, OTHER_LOADER, load=LoadTiming(0, 5 * MS, wall_ns=4 * MS, cpu_ns=1 * MS))
         loop.learn()
         loop.step()
-    first, second = loop.detected().rows
+    first, second = loop.sheet.rows
     assert first.load == (1, 2 * MS, 7 * MS, 3 * MS)
     assert second.load is None, "what nobody accounted for is unknown, not 0"
 
@@ -190,10 +181,9 @@ def test_detail_goes_with_the_steps_that_begin_under_it(loop: Loop) -> None:
             else:
                 loop.learn()
             loop.wait(0.25)
-    sheet = loop.detected()
-    assert [row.detail for row in sheet.rows] == ["full", "full", "off", "off", "full", "full"]
-    assert sheet.lasted_ms == [10.25] * 6
-    assert str(sheet.rows[2]).split(",")[4:7] == ["", "", ""]
+    assert [row.detail for row in loop.sheet.rows] == ["full", "full", "off", "off", "full", "full"]
+    assert loop.sheet.lasted_ms == [10.25] * 6
+    assert str(loop.sheet.rows[2]).split(",")[4:7] == ["", "", ""]
 
 
 def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
@@ -203,8 +193,7 @@ def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
             loop.wait(3)
             if number in (1, 3):
                 loop.record(e.DETAIL, "layers" if number == 1 else "full")
-    sheet = loop.detected()
-    assert [row.detail for row in sheet.rows] == [
+    assert [row.detail for row in loop.sheet.rows] == [
         "full",
         "full",
         "layers",
@@ -225,8 +214,7 @@ def test_device_columns_partition_the_devices_time() -> None:
             loop.call(2, work=10)
             loop.backward(3, work=20)
             loop.update(1)
-    sheet = loop.detected()
-    first, second, third = (row.device for row in sheet.rows)
+    first, second, third = (row.device for row in loop.sheet.rows)
     assert first == pytest.approx((0, 0.010, 0.020, 0, 0.004)), "idle: the first wait for data"
     for later in (second, third):
         assert later == pytest.approx((0, 0.010, 0.020, 0, 0)), "its queue is never empty again"
@@ -242,7 +230,7 @@ def test_a_loss_in_any_closure_is_part_of_the_devices_forward_pass() -> None:
                 loop.call(0, work=2)
                 loop.device.work(3)
                 loop.backward(0, work=4)
-    [step] = loop.detected().rows
+    [step] = loop.sheet.rows
     assert step.device == pytest.approx((0, 0.015, 0.012, 0, 0))
 
 
@@ -278,11 +266,10 @@ def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
             with loop.iterating(TEST):
                 loop.fetch(1, TEST)
                 loop.call(2, grad=False, training=False, work=40)
-    sheet = loop.detected()
-    for row in sheet.rows:
+    for row in loop.sheet.rows:
         assert row.device is not None
         assert sum(row.device[1:3]) == pytest.approx(0.030)
-    assert len(sheet.of("test")) == 2
+    assert len(loop.sheet.of("test")) == 2
 
 
 def test_an_iterator_made_long_before_the_training_begins_when_it_is_used(loop: Loop) -> None:
@@ -290,9 +277,8 @@ def test_an_iterator_made_long_before_the_training_begins_when_it_is_used(loop: 
         loop.wait(1700)  # a model is built
         loop.step()
         loop.step()
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [10, 10]
-    [epoch] = sheet.of("train")
+    assert loop.sheet.lasted_ms == [10, 10]
+    [epoch] = loop.sheet.of("train")
     assert epoch.loader_start_s == pytest.approx(0.005)
     assert epoch.total_s == pytest.approx(0.026)
 
@@ -305,10 +291,9 @@ def test_a_new_optimiser_after_a_loaders_end_begins_an_epoch_without_one(loop: L
     loop.record(e.MADE, SGD)
     for _ in range(3):
         loop.learn(optimizer=SGD, samples=16)
-    sheet = loop.detected()
-    assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
-    assert sheet.samples == [8, 8, 16, 16, 16]
-    assert sheet.lasted_ms == [10, 10, 9, 9, 9]
+    assert loop.sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+    assert loop.sheet.samples == [8, 8, 16, 16, 16]
+    assert loop.sheet.lasted_ms == [10, 10, 9, 9, 9]
 
 
 def test_an_update_after_a_loaders_end_is_of_its_epoch(loop: Loop) -> None:
@@ -317,7 +302,7 @@ def test_an_update_after_a_loaders_end_is_of_its_epoch(loop: Loop) -> None:
     for _ in range(2):
         loop.train(2)
         loop.learn(optimizer=SGD)
-    assert [timing.steps for timing in loop.detected().of("train")] == [3, 3]
+    assert [timing.steps for timing in loop.sheet.of("train")] == [3, 3]
 
 
 def test_a_loader_that_goes_on_after_its_last_batch_has_as_many_epochs_as_tests(loop: Loop) -> None:
@@ -327,6 +312,5 @@ def test_a_loader_that_goes_on_after_its_last_batch_has_as_many_epochs_as_tests(
         for _ in range(3):
             loop.step()
         loop.test(2)
-    sheet = loop.detected()
-    assert [timing.steps for timing in sheet.of("train")] == [3, 3, 3]
-    assert sheet.splits == ["train", "test"] * 3
+    assert [timing.steps for timing in loop.sheet.of("train")] == [3, 3, 3]
+    assert loop.sheet.splits == ["train", "test"] * 3

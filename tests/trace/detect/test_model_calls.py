@@ -38,9 +38,8 @@ def test_without_a_loader_the_forward_pass_begins_with_the_model_and_not_with_a_
         loop.update(3)
         loop.call(0.25, METRIC, samples=samples)
         loop.wait(7)
-    sheet = loop.detected()
-    assert sheet.samples == [8, 8, 5], "and its samples are those of the model's call"
-    assert sheet.phases_ms(1) == {"forward": 2.75, "backward": 4, "optimizer": 4, "other": 7}
+    assert loop.sheet.samples == [8, 8, 5], "and its samples are those of the model's call"
+    assert loop.sheet.phases_ms(1) == {"forward": 2.75, "backward": 4, "optimizer": 4, "other": 7}
 
 
 def test_without_a_loader_several_calls_are_one_forward_pass(loop: Loop) -> None:
@@ -51,7 +50,7 @@ def test_without_a_loader_several_calls_are_one_forward_pass(loop: Loop) -> None
         loop.wait(1)
         loop.backward(4)
         loop.update(3)
-    assert loop.detected().phases_ms(2) == {"forward": 6, "backward": 4, "optimizer": 3}
+    assert loop.sheet.phases_ms(2) == {"forward": 6, "backward": 4, "optimizer": 3}
 
 
 def test_what_lies_between_a_generator_and_its_critic_is_the_forward_pass(loop: Loop) -> None:
@@ -63,7 +62,7 @@ def test_what_lies_between_a_generator_and_its_critic_is_the_forward_pass(loop: 
                 loop.call(1)
                 loop.wait(5)
                 loop.learn(CRITIC, optimizer=optimizer)
-    assert loop.detected().phases_ms(2)["forward"] == 18
+    assert loop.sheet.phases_ms(2)["forward"] == 18
 
 
 def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
@@ -75,7 +74,7 @@ def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
             loop.backward(4)
             loop.update(3)
     assert repeats_taken(loop) == [0, 5, 0]
-    assert loop.detected().samples == [8, 4, 8, 8, 4, 8]
+    assert loop.sheet.samples == [8, 4, 8, 8, 4, 8]
 
 
 # which samples
@@ -115,9 +114,8 @@ def test_a_batch_that_is_skipped_is_not_the_next_steps(loop: Loop) -> None:
                 loop.fetch(1, samples=None)
             loop.fetch(1, samples=samples)
             loop.learn(samples=samples if number == 2 else None)
-    sheet = loop.detected()
-    assert sheet.samples == [8, 8, 8, 8, 8, 5]
-    assert sheet.phases_ms(2)["data"] == 2
+    assert loop.sheet.samples == [8, 8, 8, 8, 8, 5]
+    assert loop.sheet.phases_ms(2)["data"] == 2
 
 
 def test_batches_that_a_resumed_epoch_passes_over_are_not_trained_with(loop: Loop) -> None:
@@ -127,7 +125,7 @@ def test_batches_that_a_resumed_epoch_passes_over_are_not_trained_with(loop: Loo
         for number in range(3):
             loop.fetch(1, samples=8 if number < 2 else 3)
             loop.learn(samples=8 if number == 0 else None)
-    assert loop.detected().samples == [8, 8, 3]
+    assert loop.sheet.samples == [8, 8, 3]
 
 
 def test_batches_that_are_put_together_are_all_trained_with(loop: Loop) -> None:
@@ -136,7 +134,7 @@ def test_batches_that_are_put_together_are_all_trained_with(loop: Loop) -> None:
             for _ in range(3):
                 loop.fetch(1)
             loop.learn(samples=24)
-    assert sum(loop.detected().samples) == 72
+    assert sum(loop.sheet.samples) == 72
 
 
 def test_batches_that_are_fetched_together_and_used_one_by_one_are_too(loop: Loop) -> None:
@@ -149,7 +147,7 @@ def test_batches_that_are_fetched_together_and_used_one_by_one_are_too(loop: Loo
                 loop.accumulate(samples=None if number else 8)
             loop.update(3)
     loop.learn()
-    assert loop.detected().samples == [32, 32, 32, 8]
+    assert loop.sheet.samples == [32, 32, 32, 8]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -167,7 +165,7 @@ def test_batches_fetched_together_are_all_used_after_steps_without_detail(
         for _ in range(0 if is_off else 4):
             loop.accumulate(samples=8)
         loop.update(3)
-    assert loop.detected().samples == [32] * 9
+    assert loop.sheet.samples == [32] * 9
 
 
 def test_an_accumulation_that_grows_uses_all_that_was_fetched_for_it(loop: Loop) -> None:
@@ -178,7 +176,7 @@ def test_an_accumulation_that_grows_uses_all_that_was_fetched_for_it(loop: Loop)
             for _ in range(batches):
                 loop.accumulate(samples=8)
             loop.update(3)
-    assert loop.detected().samples == [16, 16, 32, 32, 64]
+    assert loop.sheet.samples == [16, 16, 32, 32, 64]
 
 
 def test_two_views_of_a_batch_are_no_two_batches(loop: Loop) -> None:
@@ -192,7 +190,7 @@ def test_two_views_of_a_batch_are_no_two_batches(loop: Loop) -> None:
         loop.call(2, samples=16 if number in (0, 5) else None)
         loop.backward(4)
         loop.update(3)
-    assert loop.detected().samples == [8] * 6
+    assert loop.sheet.samples == [8] * 6
 
 
 def test_two_loaders_may_both_be_one_batch_ahead(loop: Loop) -> None:
@@ -206,7 +204,7 @@ def test_two_loaders_may_both_be_one_batch_ahead(loop: Loop) -> None:
             else:
                 loop.exhaust(1, loader)
         loop.learn(samples=8)
-    assert loop.detected().samples == [16] * 6
+    assert loop.sheet.samples == [16] * 6
 
 
 # iterators that are made for one batch
@@ -218,9 +216,8 @@ def test_a_batch_of_an_iterator_of_its_own_belongs_to_the_step(loop: Loop) -> No
         loop.fetch(1, key)
         loop.drop(key)
         loop.learn()
-    sheet = loop.detected()
-    assert sheet.samples == [8, 8, 8]
-    assert sheet.splits == ["train"]
+    assert loop.sheet.samples == [8, 8, 8]
+    assert loop.sheet.splits == ["train"]
 
 
 def test_it_is_added_to_the_batch_of_the_loop_around_it(loop: Loop) -> None:
@@ -230,14 +227,14 @@ def test_it_is_added_to_the_batch_of_the_loop_around_it(loop: Loop) -> None:
             loop.draw(key, of=2, samples=4)
             loop.learn(optimizer=SGD, samples=4)
             loop.learn()
-    assert loop.detected().samples == [12, 12, 12]
+    assert loop.sheet.samples == [12, 12, 12]
 
 
 def test_a_batch_that_is_trained_with_again_and_again_counts_each_time(loop: Loop) -> None:
     loop.draw(100)
     for _ in range(4):
         loop.learn()
-    assert loop.detected().samples == [8] * 4
+    assert loop.sheet.samples == [8] * 4
 
 
 def test_so_it_does_in_steps_without_detail(loop: Loop) -> None:
@@ -249,7 +246,7 @@ def test_so_it_does_in_steps_without_detail(loop: Loop) -> None:
             loop.update(3)
         else:
             loop.learn()
-    assert loop.detected().samples == [8] * 12
+    assert loop.sheet.samples == [8] * 12
 
 
 def test_single_batches_that_nothing_is_trained_with_are_not_kept(loop: Loop) -> None:
@@ -265,7 +262,7 @@ def test_single_batches_that_nothing_is_trained_with_are_not_kept(loop: Loop) ->
 def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop, looked_at: int) -> None:
     loop.draw(100, of=looked_at)
     loop.train(3)
-    assert loop.detected().samples == [8] * 3
+    assert loop.sheet.samples == [8] * 3
 
 
 def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loop) -> None:
@@ -275,11 +272,11 @@ def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loo
             loop.draw(key, of=2)
             loop.predict()
             loop.learn()
-    assert loop.detected().samples[1:] == [8, 8], "the model is not known before it was trained"
+    assert loop.sheet.samples[1:] == [8, 8], "the model is not known before it was trained"
 
 
 def test_nor_is_one_that_a_model_is_tested_with(loop: Loop) -> None:
     loop.draw(100, of=TEST, samples=4)
     loop.predict()
     loop.learn()
-    assert loop.detected().samples == [8]
+    assert loop.sheet.samples == [8]

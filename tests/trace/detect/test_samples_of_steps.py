@@ -30,17 +30,16 @@ def train_without_loader(loop: Loop, steps: int, off: range) -> None:
 
 def test_steps_without_detail_and_without_a_loader_have_unknown_samples(loop: Loop) -> None:
     train_without_loader(loop, 8, off=range(3, 6))
-    sheet = loop.detected()
-    assert [row.detail for row in sheet.rows] == ["full"] * 3 + ["off"] * 3 + ["full"] * 2
-    assert sheet.samples == [8, 8, 8, None, None, None, 8, 8]
-    assert str(sheet.rows[3]).split(",")[3] == ""
+    assert [row.detail for row in loop.sheet.rows] == ["full"] * 3 + ["off"] * 3 + ["full"] * 2
+    assert loop.sheet.samples == [8, 8, 8, None, None, None, 8, 8]
+    assert str(loop.sheet.rows[3]).split(",")[3] == ""
 
 
 def test_an_epoch_does_not_count_what_was_not_seen_but_has_the_rate_of_the_others(
     loop: Loop,
 ) -> None:
     train_without_loader(loop, 8, off=range(3, 6))
-    [timing] = loop.detected().of("train")
+    [timing] = loop.sheet.of("train")
     assert (timing.steps, timing.uncounted_steps) == (8, 3)
     assert timing.samples_known is None
     assert timing.samples_per_s == pytest.approx(8 * 8 / timing.total_s)
@@ -72,7 +71,7 @@ def test_a_test_whose_samples_nobody_tells_has_none(loop: Loop) -> None:
     with loop.iterating(2):
         loop.fetch(loader=2, samples=None)
         loop.call(grad=False, training=False, samples=None)
-    [test] = loop.detected().of("test")
+    [test] = loop.sheet.of("test")
     assert (test.steps, test.samples_known) == (1, None)
 
 
@@ -125,7 +124,7 @@ def test_an_epoch_that_is_not_read_ahead_is_not_taken_for_one_that_was(loop: Loo
         for samples in (8, 8, 5):
             loop.fetch(samples=samples)
             loop.update()
-    assert loop.detected().samples == [*before, 8, 8, 5]
+    assert loop.sheet.samples == [*before, 8, 8, 5]
 
 
 # tests without a loader
@@ -146,7 +145,7 @@ def test_a_test_through_two_modules_counts_its_samples_once(loop: Loop) -> None:
         for _ in range(5):  # word by word
             loop.call(module=DECODER, grad=False, training=False, samples=samples)
     learn_with_two(loop)
-    [test] = loop.detected().of("test")
+    [test] = loop.sheet.of("test")
     assert (test.samples_known, test.steps) == (47, 3)
 
 
@@ -155,7 +154,7 @@ def test_the_module_that_counts_in_training_counts_in_a_test(loop: Loop) -> None
     loop.call(module=DECODER, grad=False, training=False, samples=64)
     loop.call(module=MODEL, grad=False, training=False, samples=16)
     learn_with_two(loop)
-    [test] = loop.detected().of("test")
+    [test] = loop.sheet.of("test")
     assert (test.samples_known, test.steps) == (16, 1)
 
 
@@ -165,5 +164,5 @@ def test_a_module_that_does_not_tell_its_samples_leaves_that_to_the_other(loop: 
         loop.call(module=MODEL, grad=False, training=False, samples=None)
         loop.call(module=DECODER, grad=False, training=False, samples=16)
     learn_with_two(loop)
-    [test] = loop.detected().of("test")
+    [test] = loop.sheet.of("test")
     assert (test.samples_known, test.steps) == (32, 2)

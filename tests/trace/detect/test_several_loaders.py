@@ -16,10 +16,9 @@ def test_two_loaders_side_by_side_are_one_epoch(loop: Loop) -> None:
             loop.fetch(2, OTHER_LOADER)
             loop.learn()
     loop.drop(OTHER_LOADER)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [17, 12, 12]
-    assert sheet.samples == [16, 16, 16]
-    assert len(sheet.of("train")) == 1
+    assert loop.sheet.lasted_ms == [17, 12, 12]
+    assert loop.sheet.samples == [16, 16, 16]
+    assert len(loop.sheet.of("train")) == 1
 
 
 def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
@@ -32,8 +31,7 @@ def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
                 loop.iterate(OTHER_LOADER + 1, ms=5)
             loop.fetch(2, OTHER_LOADER + (number >= 2))
             loop.learn()
-    sheet = loop.detected()
-    assert [row.epoch for row in sheet.rows] == [1, 1, 1, 1]
+    assert [row.epoch for row in loop.sheet.rows] == [1, 1, 1, 1]
 
 
 def test_a_loader_that_is_only_drawn_from_does_not_decide_the_epochs(loop: Loop) -> None:
@@ -51,9 +49,8 @@ def test_a_loader_that_is_only_drawn_from_does_not_decide_the_epochs(loop: Loop)
                     labelled += 1
                     loop.iterate(labelled, ms=2, of=LABELLED)
                 loop.step(labelled)
-    sheet = loop.detected()
-    assert sheet.numbers == [(epoch, step) for epoch in (1, 2) for step in (1, 2, 3, 4)]
-    assert sheet.samples == [16] * 8
+    assert loop.sheet.numbers == [(epoch, step) for epoch in (1, 2) for step in (1, 2, 3, 4)]
+    assert loop.sheet.samples == [16] * 8
 
 
 def test_a_loader_that_begins_anew_in_the_first_step_of_an_epoch_does_not_decide_it(
@@ -70,9 +67,8 @@ def test_a_loader_that_begins_anew_in_the_first_step_of_an_epoch_does_not_decide
                     loop.iterate(LABELLED + epoch, of=LABELLED)
                 loop.fetch(1, LABELLED + epoch)
                 loop.learn()
-    sheet = loop.detected()
-    assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2, 3)]
-    assert sheet.samples == [16] * 9
+    assert loop.sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2, 3)]
+    assert loop.sheet.samples == [16] * 9
 
 
 @pytest.mark.parametrize("drawn", [1, 2, 100])
@@ -98,10 +94,9 @@ def test_a_loader_that_is_drawn_from_may_begin_inside_the_first_step(
                 loop.fetch(1, labelled)
                 batches += 1
                 loop.learn()
-    sheet = loop.detected()
-    assert sheet.numbers[-4:] == [(2, step) for step in (1, 2, 3, 4)]
-    assert len(sheet.numbers) == 8
-    assert sheet.samples[1:] == [16] * 7
+    assert loop.sheet.numbers[-4:] == [(2, step) for step in (1, 2, 3, 4)]
+    assert len(loop.sheet.numbers) == 8
+    assert loop.sheet.samples[1:] == [16] * 7
 
 
 @pytest.mark.parametrize("pause_ms", [5, 200])
@@ -116,13 +111,12 @@ def test_another_loader_that_was_looked_into_is_no_part_of_the_training(
             loop.step(key)
             loop.step(key)
         evaluate(loop, key + 1000)
-    sheet = loop.detected()
-    assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
-    assert [row.epoch for row in sheet.of("test")] == [1, 2, 3]
-    assert sheet.samples[1:] == [8] * 5
+    assert loop.sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
+    assert [row.epoch for row in loop.sheet.of("test")] == [1, 2, 3]
+    assert loop.sheet.samples[1:] == [8] * 5
     if pause_ms > 100:  # it was for something else: its time and its batch are in no step
-        assert sheet.samples[0] == 8
-        assert sheet.of("train")[0].start_s == pytest.approx(0.206)
+        assert loop.sheet.samples[0] == 8
+        assert loop.sheet.of("train")[0].start_s == pytest.approx(0.206)
 
 
 def test_a_loader_that_was_looked_into_may_be_tested_with(loop: Loop) -> None:
@@ -136,9 +130,8 @@ def test_a_loader_that_was_looked_into_may_be_tested_with(loop: Loop) -> None:
             loop.step(key)
         loop.fetch(1, OTHER_LOADER)  # one batch of it after every epoch
         loop.predict(5)
-    sheet = loop.detected()
-    assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
-    assert len(sheet.of("test")) == 3
+    assert loop.sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
+    assert len(loop.sheet.of("test")) == 3
 
 
 @pytest.mark.parametrize("pause_ms", [0, 200])
@@ -159,12 +152,11 @@ def test_loaders_inside_of_another_are_one_epoch(loop: Loop, pause_ms: int, betw
                     evaluate(loop, inner + 1000)
                 elif between == "an update":
                     loop.learn(optimizer=SGD)
-    sheet = loop.detected()
     steps = 6 if between != "an update" else 9
     numbers = [(epoch, step) for epoch in (1, 2) for step in range(1, steps + 1)]
-    assert between == "an update" or sheet.numbers == numbers
-    assert {epoch for epoch, _ in sheet.numbers} == {1, 2}
-    assert len(sheet.of("test")) == (6 if between == "a test" else 0)
+    assert between == "an update" or loop.sheet.numbers == numbers
+    assert {epoch for epoch, _ in loop.sheet.numbers} == {1, 2}
+    assert len(loop.sheet.of("test")) == (6 if between == "a test" else 0)
 
 
 def evaluate(loop: Loop, key: int) -> None:
@@ -185,6 +177,5 @@ def test_a_step_may_draw_from_another_loader_after_its_first_update(loop: Loop) 
                 loop.fetch(1, drawn, samples=6)
                 loop.drop(drawn)
                 loop.learn(optimizer=SGD, samples=6)
-    sheet = loop.detected()
-    assert [row.epoch for row in sheet.rows] == [1] * 4 + [2] * 4 + [3] * 4
-    assert sheet.samples == [14] * 12
+    assert [row.epoch for row in loop.sheet.rows] == [1] * 4 + [2] * 4 + [3] * 4
+    assert loop.sheet.samples == [14] * 12

@@ -22,10 +22,9 @@ def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> 
             loop.update(3)
             loop.zero(1)
             loop.wait(7)  # printing
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [19.75, 19.75]
-    assert sheet.began_ms == [105, 124.75]
-    assert sheet.phases_ms(1) == {
+    assert loop.sheet.lasted_ms == [19.75, 19.75]
+    assert loop.sheet.began_ms == [105, 124.75]
+    assert loop.sheet.phases_ms(1) == {
         "data": 1,
         "transfer": 1,
         "forward": 2.5,
@@ -33,7 +32,7 @@ def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> 
         "optimizer": 4,
         "other": 7.25,
     }
-    [epoch] = sheet.of("train")
+    [epoch] = loop.sheet.of("train")
     assert (epoch.loader_start_s, epoch.loader_stop_s) == (0.005, 0.002)
     assert epoch.total_s == pytest.approx(0.005 + 2 * 0.01975 + 0.002)
     assert (epoch.steps, epoch.samples, epoch.start_s) == (2, 16, 0.1)
@@ -43,9 +42,8 @@ def test_time_between_the_loaders_start_and_the_first_fetch_is_the_first_steps(l
     with loop.iterating(ms=5):
         loop.wait(40)  # a progress bar
         loop.step()
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [50]
-    assert sheet.phases_ms() == {
+    assert loop.sheet.lasted_ms == [50]
+    assert loop.sheet.phases_ms() == {
         "data": 1,
         "forward": 2,
         "backward": 4,
@@ -62,11 +60,10 @@ def test_batches_that_lead_to_one_update_are_one_step(loop: Loop) -> None:
             if number % 3 == 2:
                 loop.update(3)
                 loop.zero(1)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [25, 25]
-    assert sheet.samples == [24, 24]
-    assert [row.loss for row in sheet.rows] == [0.75, 0.75], "parts of one loss"
-    assert sheet.phases_ms() == {"data": 3, "forward": 6, "backward": 12, "optimizer": 4}
+    assert loop.sheet.lasted_ms == [25, 25]
+    assert loop.sheet.samples == [24, 24]
+    assert [row.loss for row in loop.sheet.rows] == [0.75, 0.75], "parts of one loss"
+    assert loop.sheet.phases_ms() == {"data": 3, "forward": 6, "backward": 12, "optimizer": 4}
 
 
 def test_batches_left_over_at_an_epochs_end_belong_to_its_last_step(loop: Loop) -> None:
@@ -77,10 +74,9 @@ def test_batches_left_over_at_an_epochs_end_belong_to_its_last_step(loop: Loop) 
                 loop.accumulate()
                 if number % 2:
                     loop.update(3)
-    sheet = loop.detected()
-    assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    assert sheet.lasted_ms == [17, 24, 17, 24]
-    assert sheet.samples == [16, 24, 16, 24]
+    assert loop.sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert loop.sheet.lasted_ms == [17, 24, 17, 24]
+    assert loop.sheet.samples == [16, 24, 16, 24]
 
 
 def test_two_optimisers_of_one_iteration_are_one_step(loop: Loop) -> None:
@@ -90,19 +86,17 @@ def test_two_optimisers_of_one_iteration_are_one_step(loop: Loop) -> None:
             for module, optimizer in ((CRITIC, ADAM), (MODEL, SGD)):
                 loop.zero(1)
                 loop.learn(module, optimizer=optimizer, loss=0.5)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [21, 21]
-    assert sheet.phases_ms(1) == {"data": 1, "forward": 4, "backward": 8, "optimizer": 8}
-    assert sheet.samples == [8, 8]
+    assert loop.sheet.lasted_ms == [21, 21]
+    assert loop.sheet.phases_ms(1) == {"data": 1, "forward": 4, "backward": 8, "optimizer": 8}
+    assert loop.sheet.samples == [8, 8]
 
 
 def test_two_optimisers_without_a_loader_are_one_step(loop: Loop) -> None:
     for _ in range(3):
         for module, optimizer in ((CRITIC, ADAM), (MODEL, SGD)):
             loop.learn(module, optimizer=optimizer)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [18, 18, 18]
-    assert sheet.samples == [8, 8, 8]
+    assert loop.sheet.lasted_ms == [18, 18, 18]
+    assert loop.sheet.samples == [8, 8, 8]
 
 
 def test_updates_of_one_optimiser_without_a_fetch_are_steps_of_their_own(loop: Loop) -> None:
@@ -112,7 +106,7 @@ def test_updates_of_one_optimiser_without_a_fetch_are_steps_of_their_own(loop: L
             loop.learn()
         loop.wait(5)
         loop.step()
-    assert loop.detected().lasted_ms == [10, 9, 14, 10], (
+    assert loop.sheet.lasted_ms == [10, 9, 14, 10], (
         "from the end of one update to the end of the next"
     )
 
@@ -122,10 +116,9 @@ def test_without_a_loader_everything_is_one_epoch(loop: Loop) -> None:
     for _ in range(3):
         loop.learn()
         loop.wait(6)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [9, 15, 15], "what comes after the last update is no step's"
-    assert sheet.began_ms == [50, 59, 74]
-    [epoch] = sheet.of("train")
+    assert loop.sheet.lasted_ms == [9, 15, 15], "what comes after the last update is no step's"
+    assert loop.sheet.began_ms == [50, 59, 74]
+    [epoch] = loop.sheet.of("train")
     assert epoch.total_s == pytest.approx(0.039)
     assert epoch.samples == 24, "what the model was called with"
 
@@ -135,15 +128,14 @@ def test_a_loop_that_calls_no_module_begins_with_its_first_backward_pass(loop: L
         loop.wait(10)
         loop.backward(4)
         loop.update(3)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [7, 17]
-    assert sheet.samples == [None, None]
+    assert loop.sheet.lasted_ms == [7, 17]
+    assert loop.sheet.samples == [None, None]
 
 
 def test_an_optimiser_alone_makes_steps(loop: Loop) -> None:
     for _ in range(2):
         loop.update(3)
-    assert loop.detected().lasted_ms == [3, 3]
+    assert loop.sheet.lasted_ms == [3, 3]
 
 
 # phases
@@ -191,8 +183,7 @@ def test_a_moment_belongs_to_the_phase_that_is_open(
         for _ in range(2):
             loop.fetch(1)
             loop.play(step)
-    sheet = loop.detected()
-    assert sheet.phases_ms(0) == sheet.phases_ms(1) == {"data": 1, **phases}
+    assert loop.sheet.phases_ms(0) == loop.sheet.phases_ms(1) == {"data": 1, **phases}
 
 
 def test_phases_inside_a_closure_are_phases_and_the_rest_is_the_optimisers(loop: Loop) -> None:
@@ -205,9 +196,8 @@ def test_phases_inside_a_closure_are_phases_and_the_rest_is_the_optimisers(loop:
                     loop.zero(1)
                     loop.accumulate(loss=1.0)
                     loop.wait(5)  # the line search
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [38.5, 38.5]
-    assert sheet.phases_ms(1) == {"data": 1, "forward": 6, "backward": 12, "optimizer": 19.5}
+    assert loop.sheet.lasted_ms == [38.5, 38.5]
+    assert loop.sheet.phases_ms(1) == {"data": 1, "forward": 6, "backward": 12, "optimizer": 19.5}
 
 
 def test_a_closure_that_goes_through_all_of_the_data_is_one_update(loop: Loop) -> None:
@@ -218,10 +208,9 @@ def test_a_closure_that_goes_through_all_of_the_data_is_one_update(loop: Loop) -
                     for _ in range(3):
                         loop.fetch(1, key)
                         loop.accumulate()
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [54, 54]
-    assert sheet.phases_ms(1) == {"data": 18, "forward": 12, "backward": 24}
-    assert sheet.samples == [48, 48]
+    assert loop.sheet.lasted_ms == [54, 54]
+    assert loop.sheet.phases_ms(1) == {"data": 18, "forward": 12, "backward": 24}
+    assert loop.sheet.samples == [48, 48]
 
 
 def test_updates_inside_a_backward_pass_leave_the_rest_of_it_as_it_is(loop: Loop) -> None:
@@ -235,9 +224,8 @@ def test_updates_inside_a_backward_pass_leave_the_rest_of_it_as_it_is(loop: Loop
                 loop.update(3, weight)
             loop.wait(4)
             loop.record(e.BACKWARD_DONE, None, lambda: 1.0)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [21, 21]
-    assert sheet.phases_ms(1) == {"data": 1, "forward": 2, "backward": 12, "optimizer": 6}
+    assert loop.sheet.lasted_ms == [21, 21]
+    assert loop.sheet.phases_ms(1) == {"data": 1, "forward": 2, "backward": 12, "optimizer": 6}
 
 
 def test_a_scaler_around_an_optimiser_is_one_update(loop: Loop) -> None:
@@ -249,9 +237,8 @@ def test_a_scaler_around_an_optimiser_is_one_update(loop: Loop) -> None:
                 loop.wait(1)
                 loop.update(3)
                 loop.wait(1)
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [12, 12]
-    assert sheet.phases_ms()["optimizer"] == 5
+    assert loop.sheet.lasted_ms == [12, 12]
+    assert loop.sheet.phases_ms()["optimizer"] == 5
 
 
 def test_our_own_work_is_other_and_never_a_wait_for_data(loop: Loop) -> None:
@@ -261,10 +248,9 @@ def test_our_own_work_is_other_and_never_a_wait_for_data(loop: Loop) -> None:
         loop.fetch(1)
         loop.own(30)
         loop.learn()
-    sheet = loop.detected()
     for step in (0, 1):
-        assert sheet.phases_ms(step)["other"] == 30
-        assert sheet.phases_ms(step)["data"] == 1
+        assert loop.sheet.phases_ms(step)["other"] == 30
+        assert loop.sheet.phases_ms(step)["data"] == 1
 
 
 def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> None:
@@ -276,9 +262,8 @@ def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> 
         for _ in range(2):
             loop.step()
             loop.wait(5)
-    sheet = loop.detected()
-    assert len(sheet.rows) == 2
-    assert sheet.phases_ms(1)["other"] == 5
+    assert len(loop.sheet.rows) == 2
+    assert loop.sheet.phases_ms(1)["other"] == 5
 
 
 def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop) -> None:
@@ -288,9 +273,8 @@ def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop) -> None:
     loop.step()
     loop.fetch(1)
     loop.drop()
-    sheet = loop.detected()
-    assert sheet.samples == [8, 8]
-    assert sheet.lasted_ms == [10, 11], "but it was waited for"
+    assert loop.sheet.samples == [8, 8]
+    assert loop.sheet.lasted_ms == [10, 11], "but it was waited for"
 
 
 def test_a_step_that_updates_inside_its_backward_pass_has_its_own_loss(loop: Loop) -> None:
@@ -303,11 +287,10 @@ def test_a_step_that_updates_inside_its_backward_pass_has_its_own_loss(loop: Loo
             loop.update(1, optimizer)
         loop.wait(1)
         loop.record(e.BACKWARD_DONE, None, loss)
-    sheet = loop.detected()
-    assert [row.loss for row in sheet.rows] == losses
-    assert sheet.samples == [4, 4, 4]
-    assert sheet.lasted_ms == [6, 6, 6]
-    assert sheet.phases_ms(1) == {"forward": 2, "backward": 2, "optimizer": 2}
+    assert [row.loss for row in loop.sheet.rows] == losses
+    assert loop.sheet.samples == [4, 4, 4]
+    assert loop.sheet.lasted_ms == [6, 6, 6]
+    assert loop.sheet.phases_ms(1) == {"forward": 2, "backward": 2, "optimizer": 2}
 
 
 def test_a_closure_is_called_with_the_same_samples_again_and_again(loop: Loop) -> None:
@@ -315,7 +298,7 @@ def test_a_closure_is_called_with_the_same_samples_again_and_again(loop: Loop) -
         with loop.stepping():
             for _ in range(3):
                 loop.accumulate(samples=300)
-    assert loop.detected().samples == [300, 300]
+    assert loop.sheet.samples == [300, 300]
 
 
 def test_an_optimiser_that_takes_over_begins_a_step_of_its_own(loop: Loop) -> None:
@@ -323,7 +306,7 @@ def test_an_optimiser_that_takes_over_begins_a_step_of_its_own(loop: Loop) -> No
         loop.record(e.MADE, optimizer)
         for _ in range(2):
             loop.learn(optimizer=optimizer)
-    assert loop.detected().lasted_ms == [9] * 4
+    assert loop.sheet.lasted_ms == [9] * 4
 
 
 def test_a_model_that_was_tried_before_there_was_an_optimiser_was_not_trained_then(
@@ -335,10 +318,9 @@ def test_a_model_that_was_tried_before_there_was_an_optimiser_was_not_trained_th
     loop.wait(5)
     for _ in range(3):
         loop.learn()
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [9, 9, 9]
-    assert sheet.samples == [8, 8, 8]
-    assert sheet.of("train")[0].start_s == pytest.approx(0.057)
+    assert loop.sheet.lasted_ms == [9, 9, 9]
+    assert loop.sheet.samples == [8, 8, 8]
+    assert loop.sheet.of("train")[0].start_s == pytest.approx(0.057)
 
 
 def test_a_model_that_was_tried_long_before_the_training_was_not_trained_then(loop: Loop) -> None:
@@ -347,9 +329,8 @@ def test_a_model_that_was_tried_long_before_the_training_was_not_trained_then(lo
     loop.wait(200)
     loop.learn()
     loop.learn()
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [9, 9]
-    assert sheet.samples == [8, 8]
+    assert loop.sheet.lasted_ms == [9, 9]
+    assert loop.sheet.samples == [8, 8]
 
 
 def test_a_model_that_was_tried_before_a_closure_calls_it_was_not_trained_then(loop: Loop) -> None:
@@ -360,9 +341,8 @@ def test_a_model_that_was_tried_before_a_closure_calls_it_was_not_trained_then(l
     for _ in range(2):
         with loop.stepping():
             loop.accumulate()
-    sheet = loop.detected()
-    assert sheet.lasted_ms == [6, 6]
-    assert len(sheet.of("train")) == 1
+    assert loop.sheet.lasted_ms == [6, 6]
+    assert len(loop.sheet.of("train")) == 1
 
 
 def test_two_calls_before_the_first_backward_pass_are_of_one_step(loop: Loop) -> None:
@@ -371,7 +351,7 @@ def test_two_calls_before_the_first_backward_pass_are_of_one_step(loop: Loop) ->
         loop.call(2)
         loop.wait(3)
         loop.learn()
-    assert loop.detected().lasted_ms == [14, 14]
+    assert loop.sheet.lasted_ms == [14, 14]
 
 
 def test_without_a_loader_nothing_is_kept_of_steps_that_are_over(loop: Loop) -> None:
