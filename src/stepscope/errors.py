@@ -93,8 +93,8 @@ def error_of(exit_code: int, message: str) -> StepscopeError:
 def disk_full(error: OSError, what: str) -> MachineError:
     """Return the error for a write to a full disk."""
     return MachineError(
-        f"cannot write {what}: {error.strerror or error}. Free some space, then go on "
-        "(a run: `stepscope resume RUN`) or try again."
+        f"cannot write {what}: {error.strerror or error}. Free some space and try again; "
+        "continue a run with `stepscope resume RUN`."
     )
 
 

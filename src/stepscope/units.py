@@ -36,16 +36,9 @@ _SIZE = re.compile(_NUMBER + r"([a-zA-Z]*)\s*")
 _BANDWIDTH = re.compile(
     _NUMBER + r"(?i:([kmgt]?)(?:bit(?:/s)?|bps)|((?:[kmgt]i?)?)(?-i:B)(?:/s)?)\s*"
 )
-_MICRO = Fraction(1, 10**6)
-_TIME_UNITS = {
-    "ns": _MICRO / 1000,
-    "us": _MICRO,
-    "\N{MICRO SIGN}s": _MICRO,
-    "\N{GREEK SMALL LETTER MU}s": _MICRO,
-    "ms": _MICRO * 1000,
-    "s": Fraction(1),
-}
-_TIME = re.compile(_NUMBER + f"({'|'.join(_TIME_UNITS)})\\s*")
+_MICROSECONDS = ("us", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s")
+_UNITS_PER_S = {"ns": 1e9, **dict.fromkeys(_MICROSECONDS, 1e6), "ms": 1e3, "s": 1.0}
+_TIME = re.compile(_NUMBER + f"({'|'.join(_UNITS_PER_S)})\\s*")
 
 
 def parse_bytes(text: str) -> int:
@@ -65,8 +58,7 @@ def parse_bandwidth(text: str) -> float:
     bytes_per_s = 0.0
     if match is not None:
         bits, prefix = match[2] is not None, (match[2] or match[3] or "").lower()
-        size = Fraction(match[1]) * _BYTE_UNITS[f"{prefix}b"]
-        bytes_per_s = _as_float(size / 8 if bits else size)
+        bytes_per_s = float(match[1]) * _BYTE_UNITS[f"{prefix}b"] / (8 if bits else 1)
     if not 0 < bytes_per_s < math.inf:
         raise ValueError(
             f"{text!r} is not a bandwidth above 0; write it like 25Gbit, 100Mbit/s or 10GB/s"
@@ -77,17 +69,10 @@ def parse_bandwidth(text: str) -> float:
 def parse_duration(text: str) -> float:
     """Read a time such as `20us`, `1.5ms` or `2s` as seconds. Its unit is part of it."""
     match = _TIME.fullmatch(text)
-    seconds = math.inf if match is None else _as_float(Fraction(match[1]) * _TIME_UNITS[match[2]])
+    seconds = math.inf if match is None else float(match[1]) / _UNITS_PER_S[match[2]]
     if seconds == math.inf:
         raise ValueError(f"{text!r} is not a time with its unit; write it like 20us, 1.5ms or 2s")
     return seconds
-
-
-def _as_float(exact: Fraction) -> float:
-    try:
-        return float(exact)
-    except OverflowError:
-        return math.inf
 
 
 def format_bandwidth(bytes_per_s: float) -> str:

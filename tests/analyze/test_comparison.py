@@ -132,7 +132,7 @@ def test_what_was_changed_and_what_else_differed_are_told_apart(tmp_path: Path) 
     }
     # The threads were asked for, memory that is free differs at every moment.
     assert other.environment_differs == {"cpu": {"baseline": "A57", "other": "A72"}}
-    assert "ran in another environment: cpu A57 -> A72" in other.warnings
+    assert "ran in a different environment: cpu A57 -> A72" in other.warnings
 
 
 def test_of_two_settings_of_a_sweep_only_what_it_varied_was_changed(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_sweep_s_settings_come_in_the_order_in_which_they_were_asked_for(tmp_p
 def test_the_trials_of_a_search_for_workers_do_not_compare(tmp_path: Path) -> None:
     folder = sweep_of_workers(tmp_path, STEADY, HALF, kind="workers")
     for argument in (folder, folder / "sweep.json", f"{folder}:workers=2"):
-        with pytest.raises(RequestError, match=r"of `stepscope workers`: its trials have"):
+        with pytest.raises(RequestError, match=r"by `stepscope workers`: its trials have"):
             read_sides([str(argument)])
 
 
@@ -367,8 +367,8 @@ def test_a_folder_may_have_a_colon_or_a_comma_in_its_name(tmp_path: Path) -> Non
     ("argument", "complaint"),
     [
         ("s:worker=2", "Did you mean 'workers'"),
-        ("s:workers=9", "names none: workers=0; workers=2"),
-        ("s:workers", "names none"),
+        ("s:workers=9", "matches none: workers=0; workers=2"),
+        ("s:workers", "matches none"),
         ("s:", "no setting ''"),
         ("nothing", "found nothing"),
         ("nothing,run", "not a run folder"),
@@ -403,7 +403,7 @@ def test_a_setting_that_names_several_wants_the_other_axes(tmp_path: Path) -> No
         for pinned in (False, True)
     ]
     (sweep / "sweep.json").write_text(json.dumps({**info, "trials": both}))
-    with pytest.raises(RequestError, match="names 2 of them: workers=2,pin_memory=false; workers"):
+    with pytest.raises(RequestError, match="matches 2: workers=2,pin_memory=false; workers"):
         read_sides([f"{sweep}:workers=2"])
     sides = read_sides(
         [f"{sweep}:workers=2,pin-memory=true", f"{sweep}:pin_memory=false,workers=0"]
@@ -455,7 +455,7 @@ def test_settings_are_compared_within_a_kind_and_not_across(tmp_path: Path) -> N
     assert alike.ratio is not None
     assert abs(alike.ratio.ratio - 2) < 0.01
     assert unlike.ratio is None
-    assert any("another kind of node" in warning for warning in unlike.warnings)
+    assert any("different kind of node" in warning for warning in unlike.warnings)
 
 
 def test_nodes_that_are_alike_or_were_to_be_mixed_are_not_told_apart(tmp_path: Path) -> None:

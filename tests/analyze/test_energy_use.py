@@ -236,7 +236,7 @@ def test_the_energy_of_one_machine_is_not_told_as_that_of_several(
     assert energy_of(run, here)[0] is not None
     assert energy_of(run, there) == (
         None,
-        "the ranks were on 2 machines, and only one of them was read",
+        "the ranks were on 2 machines, and sensors of only one were read",
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyze.instrument_cost import LEAST_BLOCKS, cost_by_off_blocks
+from stepscope.analyze.run_summary import LEAST_BLOCKS, cost_by_off_blocks
 from stepscope.records.table import Table
 
 

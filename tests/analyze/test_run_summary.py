@@ -221,9 +221,9 @@ def test_how_cold_the_files_were_is_that_of_the_first_time(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("info", "reason"),
     [
-        ({}, "kept as it was: --page-cache cold"),
+        ({}, "kept as it was; evict it with --page-cache cold"),
         ({"spec": {"page_cache": "cold"}}, "the run ended before its first epoch"),
-        ({"kind": "trace"}, "kept as it was: stepscope does not evict a user script's files"),
+        ({"kind": "trace"}, "kept as it was; stepscope does not evict a user script's files"),
     ],
 )
 def test_where_nothing_was_made_cold_the_reason_says_why(

@@ -124,7 +124,7 @@ def test_overlap_is_that_of_the_trials_against_the_exchange_alone(tmp_path: Path
     # 64 samples in 0.64 s, 0.1 s of them whatever the part; 6.12 ms of exchange, a quarter shows.
     four = rows_of(told, "predicted")["strong", 4]
     assert four["step_s"] == pytest.approx(0.54 / 4 + 0.1 + 0.00612 / 4)
-    assert "Predicted over 8 Gbit/s: 8 processes" in told["answer"]
+    assert "Predicted over 8 Gbit/s: 8 processes are" in told["answer"]
 
 
 def test_a_prediction_stands_on_the_round_of_middle_speed(tmp_path: Path) -> None:

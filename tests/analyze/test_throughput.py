@@ -73,8 +73,8 @@ def metrics(
         (metrics([], steady_steps=4), 100.0, "all epochs"),
         (metrics([1]), 100.0, "epochs after the first"),
         (metrics([], whole=None), 150.0, "steps after the start"),
-        (metrics([1], whole=None), None, "its metrics have none"),
-        ({}, None, "its metrics have none"),
+        (metrics([1], whole=None), None, "the trial recorded none"),
+        ({}, None, "the trial recorded none"),
     ],
 )
 def test_a_short_trial_is_compared_without_its_start(

@@ -287,7 +287,7 @@ def _against(baseline: Side, other: Side, confidence: float) -> Against:
     environments = (_environments(baseline), _environments(other))
     differs = _differences(*environments, without=_OF_THE_MOMENT | changed.keys())
     if differs:
-        warnings.append(f"ran in another environment: {as_sentence(differs)}")
+        warnings.append(f"ran in a different environment: {as_sentence(differs)}")
     runs_each, needed = min(len(baseline.runs), len(other.runs)), None
     if ratio is not None:
         runs_each = runs_each if ratio.rounds is None else ratio.rounds
@@ -321,7 +321,7 @@ def _on_other_nodes(baseline: Side, other: Side) -> bool:
 def _warnings_about_both(baseline: Side, other: Side) -> list[str]:
     warnings = []
     if _on_other_nodes(baseline, other):
-        warnings.append("ran on another kind of node, so it is not compared")
+        warnings.append("ran on a different kind of node and is not compared")
     runs = [[each.run for each in side.runs if each.run] for side in (baseline, other)]
     if shared := {run.path for run in runs[0]} & {run.path for run in runs[1]}:
         named = ", ".join(sorted(path.name for path in shared))
@@ -334,7 +334,7 @@ def _warnings_about_both(baseline: Side, other: Side) -> list[str]:
         warnings.append(throttled)
     if not in_rounds(baseline, other) and min(len(baseline.runs), len(other.runs)) > 1:
         warnings.append(
-            "not run in rounds with the baseline, so a machine that was slower meanwhile looks "
-            "like a difference"
+            "not run in rounds with the baseline: a machine that became slower in between looks "
+            "like a slower setting"
         )
     return warnings

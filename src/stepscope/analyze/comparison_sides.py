@@ -50,9 +50,9 @@ def find_setting(sweep: Sweep, text: str) -> Setting:
         matching = [each for each in matching if as_text(each.get(axis)) == value.strip()]
     if len(matching) == 1:
         return matching[0]
-    found = "none" if not matching else f"{len(matching)} of them"
+    found = len(matching) or "none"
     listed = "; ".join(map(name_of, matching or settings))
-    raise RequestError(f"wanted one setting of {sweep.path}, {text!r} names {found}: {listed}.")
+    raise RequestError(f"wanted one setting of {sweep.path}, {text!r} matches {found}: {listed}.")
 
 
 def name_of(values: RecordedSpec) -> str:
@@ -209,8 +209,8 @@ def _sweep_in(folder: Path) -> Sweep:
     sweep = load_sweep(folder)
     if sweep.info.get("kind") == "workers":
         raise RequestError(
-            f"{folder} is of `stepscope workers`: its trials have different lengths and cannot be "
-            "compared. Use `stepscope sweep --over workers=0,1,2`."
+            f"{folder} was made by `stepscope workers`: its trials have different lengths and "
+            "cannot be compared. Use `stepscope sweep --over workers=0,1,2`."
         )
     return by_node_kind(sweep)
 
@@ -222,34 +222,33 @@ def _side_of_runs(name: str, runs: Sequence[Run]) -> Side:
             raise RequestError(
                 f"{path.name} is named more than once in {name}; name each run once."
             )
-    counted, left_out = [], []
-    for run in runs:
-        rate = throughput_of(run)
-        if run.status != schema.COMPLETED:
-            left_out.append(
-                f"{run.path.name} is excluded: {_how_it_ended(run.status, run.info.get('reason'))}"
-            )
-        elif rate.samples_per_s is None:
-            left_out.append(f"{run.path.name} is excluded: no throughput: {rate.basis}")
-        else:
-            counted.append(MeasuredSide(rate.samples_per_s, rate.basis, run))
-    return Side(name, tuple(counted), tuple(left_out))
+    return _side(name, [(run.path.name, _measured_run(run)) for run in runs])
 
 
 def _side_of_setting(name: str, sweep: Sweep, values: Setting) -> Side:
-    counted, left_out = [], []
     trials = [trial for trial in sweep.trials if trial.values == values]
-    for trial in sorted(trials, key=lambda trial: trial.repeat):
-        measured = _measured(sweep, trial)
-        if isinstance(measured, MeasuredSide):
-            counted.append(measured)
-        else:
-            left_out.append(f"round {trial.repeat} is excluded: {measured}")
-    return Side(name, tuple(counted), tuple(left_out), sweep, values)
+    rounds = [
+        (f"round {trial.repeat}", _measured_trial(sweep, trial))
+        for trial in sorted(trials, key=lambda trial: trial.repeat)
+    ]
+    return replace(_side(name, rounds), sweep=sweep, values=values)
 
 
-def _measured(sweep: Sweep, trial: Trial) -> MeasuredSide | str:
-    """Return a trial's figures, or the reason why there are none."""
+def _side(name: str, measured: Sequence[tuple[str, MeasuredSide | str]]) -> Side:
+    """Return a side of runs with their names; instead of a run, a text says why it is excluded."""
+    counted = tuple(each for _, each in measured if not isinstance(each, str))
+    left_out = (f"{run} is excluded: {why}" for run, why in measured if isinstance(why, str))
+    return Side(name, counted, tuple(left_out))
+
+
+def _measured_run(run: Run) -> MeasuredSide | str:
+    if run.status != schema.COMPLETED:
+        return _how_it_ended(run.status, run.info.get("reason"))
+    rate, basis = throughput_of(run)
+    return f"no throughput: {basis}" if rate is None else MeasuredSide(rate, basis, run)
+
+
+def _measured_trial(sweep: Sweep, trial: Trial) -> MeasuredSide | str:
     if trial.status != schema.COMPLETED:
         return _how_it_ended(trial.status, trial.reason)
     folder = sweep.folder_of(trial)

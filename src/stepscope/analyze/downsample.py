@@ -24,19 +24,15 @@ def thin(
     places: Sequence[float], values: Sequence[Any], most: int = MOST_BUCKETS
 ) -> Iterator[Bucket]:
     """Reduce values to buckets at their `places`; unknown, infinite and NaN values do not count."""
-    for begin, end in _bounds(len(places), most):
+    buckets = min(len(places), most)
+    for number in range(buckets):
+        begin, end = (n * len(places) // buckets for n in (number, number + 1))
         known, total = _known(values[begin:end])
         if known:
             least, greatest = min(known), max(known)
             # Rounding can push the mean of equal values past them.
             mean = min(max(total / len(known), least), greatest)
             yield Bucket((places[begin] + places[end - 1]) / 2, mean, least, greatest)
-
-
-def _bounds(rows: int, most: int) -> Iterator[tuple[int, int]]:
-    buckets = min(rows, most)
-    for number in range(buckets):
-        yield number * rows // buckets, (number + 1) * rows // buckets
 
 
 def _known(values: Sequence[Any]) -> tuple[Sequence[float], float]:

@@ -38,7 +38,7 @@ _SEVERAL = 4.0  # in periods of the sensor
 _LEAST_SHARE = 0.02  # share of the time below which a phase cannot be separated from the rest
 _MOST_WINDOWS = 2000
 _WINDOWS_EACH = 3  # at least, for every phase
-_ALIKE = "every window divides its time alike: the phases cannot be separated"
+_ALIKE = "all windows have the same mix of phases, so the phases cannot be separated"
 _FILLED = 0.98  # share of a window that must be in phases
 ON_DEVICE = ("transfer", "forward", "backward", "optimizer", "idle")
 
@@ -201,11 +201,6 @@ class _ReadDomain:
     refresh_s: float | None  # where it was observed before the run
     idle_w: float | None
 
-    @property
-    def lag_s(self) -> float:
-        """The largest age of a reading."""
-        return self.refresh_s or self.curve.period_s or 0.0
-
 
 def energy_of(run: Run, summary: Summary) -> tuple[EnergyFigures | None, str]:
     """Return the energy figures, or None and the reason; `summary` has the run's other figures."""
@@ -216,7 +211,7 @@ def energy_of(run: Run, summary: Summary) -> tuple[EnergyFigures | None, str]:
         return None, _NOT_READ
     hosts = {rank["host"] for rank in summary.get("ranks") or ()}
     if len(hosts) > 1:
-        return None, f"the ranks were on {len(hosts)} machines, and only one of them was read"
+        return None, f"the ranks were on {len(hosts)} machines, and sensors of only one were read"
     if not any(event["sensors"] for event in sensor_events):
         return None, str(sensor_events[-1].get("reason") or _NOT_READ)
     domains = _domains(run, sensor_events)
@@ -256,7 +251,7 @@ def energy_of(run: Run, summary: Summary) -> tuple[EnergyFigures | None, str]:
     samples, accuracy = summary.get("samples"), summary.get("test_accuracy")
     seen = seen_steps(run.steps)
     in_one_piece = run.info.get("kind") != "trace" and run.spec.get("accumulate", 1) == 1
-    lag_s = max(domains[name].lag_s for name in covers)
+    lag_s = max(domains[name].refresh_s or domains[name].curve.period_s or 0.0 for name in covers)
     return {
         **figures,
         **whole,
@@ -289,10 +284,8 @@ def _domains(run: Run, sensor_events: Sequence[EnergySensorsEvent]) -> dict[str,
         before = curve_of([(t, v) for t, v in idle_readings.get(name, ())], kind, range_j)
         if curve is not None and sensor["domain"] not in found:
             idle_w = before.mean_w if before else None
-            refreshed_s = refresh_s.get(name)
-            found[sensor["domain"]] = _ReadDomain(
-                sensor, len(readings[name]), curve, refreshed_s, idle_w
-            )
+            about = (sensor, len(readings[name]), curve, refresh_s.get(name), idle_w)
+            found[sensor["domain"]] = _ReadDomain(*about)
     return found
 
 

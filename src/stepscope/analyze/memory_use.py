@@ -47,13 +47,9 @@ def compare_with_forecast(
         _together([each["peak_bytes"] for each in pools.values()]),
         took_a_step,
     )
-    bill = cast("MemoryBill", {**forecast, "items": items, "pools": pools})
-    bill["peak_memory_bytes"] = whole["peak_bytes"]
-    if "error_share" in whole:
-        bill["error_share"] = whole["error_share"]
-        bill["unexplained_bytes"] = whole["unexplained_bytes"]
-        bill["unexplained_share"] = whole["unexplained_share"]
-    return bill, ""
+    compared = {name: figure for name, figure in whole.items() if name != "peak_bytes"}
+    peak = {"peak_memory_bytes": whole["peak_bytes"]}
+    return cast("MemoryBill", {**compared, **forecast, **peak, "items": items, "pools": pools}), ""
 
 
 def pools_of(items: Mapping[str, BillItem]) -> list[str]:

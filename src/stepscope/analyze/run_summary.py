@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import cast
 
 from stepscope.analyze.energy_use import energy_of
-from stepscope.analyze.instrument_cost import cost_by_off_blocks
 from stepscope.analyze.memory_use import compare_with_forecast
 from stepscope.analyze.phase_shares import (
     device_time,
@@ -23,6 +23,7 @@ from stepscope.analyze.rank_balance import (
 )
 from stepscope.analyze.roofline import FIGURES, NOTHING_COUNTED, how_near_the_limit
 from stepscope.analyze.throttled_time import throttling_of
+from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.records.types import (
@@ -31,6 +32,7 @@ from stepscope.records.types import (
     FlatEnvironment,
     LayerTime,
     MemoryForecast,
+    OffBlockCost,
     PeakRecord,
     PhaseCounters,
     RequestLatency,
@@ -38,6 +40,7 @@ from stepscope.records.types import (
     StepFlops,
     Summary,
 )
+from stepscope.stats import median, quantile
 
 _NO_SAMPLES = "the number of samples in a batch could not be determined"
 _EVENT_KEYS = ("event", "time_s")
@@ -162,7 +165,7 @@ def _reasons(run: Run, summary: Summary, kept: list[EpochRow]) -> dict[str, str]
         "layers": requested("layers", "its layers were measured", "--layers N"),
         "flops": "the run ended before its operations were counted",
         "counters": requested("counters", "its counters were read", "--counters N"),
-        "page_cache": "kept as it was: --page-cache cold"
+        "page_cache": "kept as it was; evict it with --page-cache cold"
         if spec.get("page_cache", "keep") == "keep"
         else "the run ended before its first epoch",
         "requests": "no object store was used",
@@ -178,7 +181,7 @@ def _reasons_of_user_script(run: Run) -> dict[str, str]:
         **dict.fromkeys(_ACCURACIES, "a user script does not report its accuracy"),
         "memory_bill": "the memory of a user script is measured, not forecast",
         "preparation_s": "where a user script's preparation ends is unknown",
-        "page_cache": "kept as it was: stepscope does not evict a user script's files",
+        "page_cache": "kept as it was; stepscope does not evict a user script's files",
         "flops": "the operations of a user script are not counted",
         "counters": "counters are only read in built-in trainings",
         "bad_samples": "a user script handles unreadable samples itself",
@@ -239,6 +242,42 @@ def _rate(epochs: list[EpochRow]) -> float | None:
         else:
             return None
     return samples / total_s if total_s else None
+
+
+# --- What measuring costs: blocks of steps without detail against their neighbours
+
+
+_NEIGHBOURS = 20
+LEAST_BLOCKS = 5
+
+
+def cost_by_off_blocks(steps: Table) -> OffBlockCost | None:
+    """Compare each block with its neighbours of full detail; None with too few blocks."""
+    step_s, details = steps["step_s"], steps["detail"]
+    differences, shares, at = [], [], 0
+    for detail, block in groupby(details):
+        begin, at = at, at + len(list(block))
+        if detail != schema.OFF:
+            continue
+        neighbours = [
+            *range(max(0, begin - _NEIGHBOURS), begin),
+            *range(at, min(at + _NEIGHBOURS, len(steps))),
+        ]
+        beside = [step_s[near] for near in neighbours if details[near] == schema.FULL]
+        if len(beside) >= _NEIGHBOURS:
+            without_s = median(step_s[begin:at])
+            differences.append(median(beside) - without_s)
+            shares.append(differences[-1] / without_s)
+    if len(differences) < LEAST_BLOCKS:
+        return None
+    ordered = sorted(differences)
+    return {
+        "blocks": len(differences),
+        "overhead_per_step_s": quantile(ordered, 0.5),
+        "low_s": quantile(ordered, 0.25),
+        "high_s": quantile(ordered, 0.75),
+        "overhead_share": median(shares),
+    }
 
 
 # --- Figures of a run in progress

@@ -297,14 +297,14 @@ def _sentence(
     sentences = [f"Measured: {'; '.join(measured)}."] if measured else []
     if predicted and assumed is not None:
         furthest = max(row["processes"] for row in predicted)
-        network = format_bandwidth(assumed["bandwidth_bytes_per_s"])
+        over = format_bandwidth(assumed["bandwidth_bytes_per_s"])
         speedups = [
             f"{row['speedup']:.2f} times as fast {_MODE_WORDS[row['mode']]}, "
             f"{format_share(row['efficiency'])} efficiency"
             for row in predicted
             if row["processes"] == furthest
         ]
-        sentences.append(f"Predicted over {network}: {furthest} processes {'; '.join(speedups)}.")
+        sentences.append(f"Predicted over {over}: {furthest} processes are {'; '.join(speedups)}.")
     if scale.base > 1:
         sentences.append(f"The base is {scale.base} processes, the fewest that were measured.")
     return " ".join(sentences)

@@ -53,7 +53,7 @@ def rate_of_trial(metrics: TrialMetrics) -> Throughput:
     if not dropped and _is_rate(steady) and metrics.get("steady_steps", 0) >= _FEWEST_STEPS:
         return Throughput(steady, "steps after the start")
     if not _is_rate(whole):
-        return Throughput(None, "its metrics have none")
+        return Throughput(None, "the trial recorded none")
     return Throughput(whole, _LATER_EPOCHS if dropped else _ALL_EPOCHS)
 
 

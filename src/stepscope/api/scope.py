@@ -78,7 +78,11 @@ class Scope:
         opened = other_clock_ns()
         self._meter.open_epoch(timing)
         loads: list[LoadTiming] = []
-        batches = _iterate(loader, loads)
+        batches: Iterator[T] = (
+            dataloader_hooks.start_timed(loader, iter, loads.append)
+            if isinstance(loader, DataLoader)
+            else iter(loader)
+        )
         self._meter.loader_started()
         samples: int | None = None
         fetched = steps = 0
@@ -115,10 +119,9 @@ class Scope:
 
     def lap(self, phase: str, loss: torch.Tensor | None = None) -> None:
         """Assign the time since the last lap to a phase; `loss` is that of the step."""
-        number = _PHASES.get(phase)
-        if number is None:
-            raise RequestError(f"no phase {phase!r}.{nearest(phase, _PHASES)}")
-        self._meter.lap(number)
+        if phase not in schema.PHASES:
+            raise RequestError(f"no phase {phase!r}.{nearest(phase, schema.PHASES)}")
+        self._meter.lap(schema.PHASES.index(phase))
         if loss is not None:
             loss = loss.detach()
             self._loss = loss if self._loss is None else self._loss + loss
@@ -157,14 +160,3 @@ class Scope:
     def _take_loss(self, samples: int, loss: float) -> None:
         self._loss_sum += loss * samples
         self._loss_samples += samples
-
-
-_PHASES = {name: number for number, name in enumerate(schema.PHASES)}
-
-
-def _iterate(loader: Iterable[T], loads: list[LoadTiming]) -> Iterator[T]:
-    """Return an iterator over a loader whose workers report the time of each batch."""
-    if isinstance(loader, DataLoader):
-        iterator: Iterator[T] = dataloader_hooks.start_timed(loader, iter, loads.append)
-        return iterator
-    return iter(loader)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analyze.findings import (
-    event_findings,
     loader_findings,
-    machine_findings,
     memory_findings,
     phase_findings,
     rank_findings,
@@ -28,16 +26,16 @@ _OF_STEPS = (
     rank_findings.exposed_communication,
     phase_findings.unattributed,
     phase_findings.costly_instrument,
-    machine_findings.throttling,
+    step_findings.throttling,
     phase_findings.too_short,
     phase_findings.too_noisy,
 )
 _OF_ANY_RUN = (
     memory_findings.growing_memory,
     memory_findings.swapping,
-    event_findings.lost_workers,
-    event_findings.bad_samples,
-    event_findings.retried_requests,
+    loader_findings.lost_workers,
+    loader_findings.bad_samples,
+    loader_findings.retried_requests,
 )
 
 

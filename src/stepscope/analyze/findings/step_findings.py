@@ -1,11 +1,15 @@
-"""Findings on the course of a run: start-up, outliers and drift."""
+"""Findings on the course of a run: start-up, outliers, drift and throttling."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from itertools import compress
 
 from stepscope.analyze.findings.finding import Finding, RunView
+from stepscope.analyze.throttled_time import slowdown
 from stepscope.records import schema
+from stepscope.records.throttled_steps import ThrottledTime, throttled_times
 from stepscope.stats import median, quantile
 from stepscope.units import format_duration, format_share
 
@@ -17,6 +21,7 @@ _AT_LEAST_FAR = 3
 _NEAR_S = 1.0
 _THIRD = 20  # steps in each third, for a comparison
 _DRIFT = 0.1
+_MOST_DESCRIBED = 5  # throttled times to describe
 
 
 def start_up(view: RunView) -> Finding | None:
@@ -96,7 +101,7 @@ def drift(view: RunView) -> Finding | None:
     return Finding(
         "drift",
         f"Steps get {'slower' if slower else 'faster'} during the run: the last third takes "
-        f"{last_s / first_s:.2f} times as long as the first, so one figure does not describe it.",
+        f"{last_s / first_s:.2f} times as long as the first, so one figure describes neither.",
         (
             f"first third: {format_duration(first_s)}, last third: {format_duration(last_s)} "
             f"(medians of {third} steps)",
@@ -104,3 +109,41 @@ def drift(view: RunView) -> Finding | None:
         None,
         min(1.0, abs(last_s / first_s - 1)),
     )
+
+
+def throttling(view: RunView) -> Finding | None:
+    """Report the steps during which heat or a limit slowed the machine down."""
+    marked = view.throttled
+    if not any(marked):
+        return None
+    times = throttled_times(view.run.events)
+    share = sum(compress(view.step_s, marked)) / sum(view.step_s)
+    evidence = [_described(each) for each in times[:_MOST_DESCRIBED]]
+    if len(times) > _MOST_DESCRIBED:
+        evidence.append(f"and {len(times) - _MOST_DESCRIBED} more in events.jsonl")
+    if (cost := slowdown(view.step_s, marked)) is not None:
+        slow_s, free_s = format_duration(cost["median_s"]), format_duration(cost["others_median_s"])
+        evidence.append(f"those steps take {slow_s}, the others {free_s} (medians)")
+    return Finding(
+        "throttling",
+        f"The machine was throttled during {marked.count(True):,} of {len(marked):,} steps, "
+        f"{format_share(share)} of the time: check its cooling and power supply.",
+        tuple(evidence),
+        "stepscope doctor",
+        share,
+    )
+
+
+def _described(time: ThrottledTime) -> str:
+    """Describe a throttled time: `at 12.3 s for 4.1 s: clock from 1,479 to 921 MHz`."""
+    lasted = "until the end"
+    if math.isfinite(time.to_s):
+        lasted = f"for {format_duration(time.to_s - time.from_s)}"
+    began = time.began
+    text = f"at {format_duration(time.from_s)} {lasted}: {began['what']}"
+    before, after = began.get("from"), began.get("to")
+    if before is not None and after is not None:
+        text += f" from {before:,g} to {after:,g} {began.get('unit') or ''}"
+    if began.get("reasons"):
+        text += f" by {began['reasons']}"
+    return text.rstrip()
