@@ -57,7 +57,9 @@ WRONG_REQUESTS = {
         "--over workers=0,1 --on ray --address nowhere": "wanted HOST:PORT",
         "--over workers=0,1 --on ray --address ray://127.0.0.1:10001": "wanted HOST:PORT",
     },
+    "resume": {"nowhere": "not a run folder", "train.py": "not a run folder"},
     "workers": {
+        "--source synthetic": "synthetic",
         "--model lenett": "lenett",
         "-- nowhere.py": "no such script",
         "--batch-size 8 -- train.py": "a script was given",
@@ -150,9 +152,9 @@ WRONG_REQUESTS = {
         "--budget cycles=1e5 --trials many": "a whole number",
         "--budget cycles=1e5 --finals 99": "wanted 1 to 8",
         "--budget cycles=1e5 --optimizer adam": "ways of sgd",
-        "--budget cycles=1e5 --validation 0": "judges on held-out samples",
-        "--budget cycles=1e5 --no-evaluate": "judges by evaluations",
-        "--budget cycles=1e5 --source synthetic": "judges by evaluations",
+        "--budget cycles=1e5 --validation 0": "needs 1 held-out sample or more",
+        "--budget cycles=1e5 --no-evaluate": "needs evaluations",
+        "--budget cycles=1e5 --source synthetic": "needs evaluations",
         "--budget cycles=1e5 --spatial 8by16": "free, or MxC",
         "--budget cycles=1e5 --model nonet": "unknown model",
         "--resume nowhere": "is not a sweep folder",
@@ -195,13 +197,9 @@ def test_a_wrong_request_ends_with_2_and_one_message_before_anything_is_made(
     assert [file.name for file in stepscope.folder.iterdir()] == ["train.py"]
 
 
-def test_a_model_whose_module_does_not_exist_ends_with_2(stepscope, tiny):
-    answer = stepscope("run", *tiny, "--model", "nowhere:net")
-    assert (answer.code, "nowhere" in answer.err) == (2, True)
-
-
-def test_with_json_an_error_is_one_object_too(stepscope):
-    answer = stepscope("run", "--batch-size", 0, "--json")
+@pytest.mark.parametrize("flag", ["--json", "--json=true"])
+def test_with_json_an_error_is_one_object_too(stepscope, flag):
+    answer = stepscope("run", "--batch-size", 0, flag)
     assert answer.json["exit_code"] == answer.code == 2
     assert "batch_size" in answer.json["error"]
 
@@ -211,28 +209,9 @@ def test_an_unknown_command_suggests_the_nearest(stepscope):
     assert answer.is_refused(2, 'Did you mean "run"')
 
 
-def test_an_output_folder_that_cannot_be_made_ends_with_2(stepscope, tiny):
-    (stepscope.folder / "taken").write_text("a file")
-    answer = stepscope("run", *tiny[:-1], "taken/below")
-    assert answer.is_refused(2, "cannot make a run folder", "--out")
-
-
 def test_data_that_is_not_there_ends_with_3(stepscope):
     answer = stepscope("run", "--data", "cifar10", "--data-dir", "nothing")
     assert answer.is_refused(3, "stepscope data get cifar10")
-
-
-def test_a_truncated_data_file_ends_with_3(stepscope, shared_data):
-    folder = stepscope.folder / "data" / "cifar-10-batches-bin"
-    folder.mkdir(parents=True)
-    for file in (shared_data / "cifar-10-batches-bin").glob("*.bin"):
-        (folder / file.name).symlink_to(file)
-    cut = folder / "data_batch_2.bin"
-    content = cut.read_bytes()[:1000]
-    cut.unlink()
-    cut.write_bytes(content)
-    answer = stepscope("run", "--data", "cifar10", "--data-dir", "data")
-    assert answer.is_refused(3, "data_batch_2.bin", "30730000")
 
 
 def test_a_device_that_is_missing_ends_with_5_and_the_folder_says_why(stepscope, tiny):
@@ -256,14 +235,6 @@ def test_a_loss_that_turns_nan_ends_with_1_and_keeps_the_steps(stepscope, tiny):
     assert json.loads(answer.out)
 
 
-def test_a_model_of_ones_own_that_does_not_fit_ends_with_2(stepscope, tiny):
-    (stepscope.folder / "mine.py").write_text("def net():\n    raise ValueError('no weights')\n")
-    answer = stepscope("run", *tiny, "--model", "mine:net")
-    assert answer.code == 2
-    assert "no weights" in answer.err
-    assert "Traceback" not in answer.err
-
-
 def test_a_model_of_ones_own_that_fails_only_in_training_ends_with_2(stepscope, tiny):
     (stepscope.folder / "late.py").write_text(
         "from torch import nn\n"
@@ -283,10 +254,6 @@ def test_a_model_of_ones_own_that_fails_only_in_training_ends_with_2(stepscope, 
     assert "only when training" in answer.json["reason"]
     assert "late.py:8" in answer.json["reason"], "the line is named"
     assert "Traceback" not in answer.err
-
-
-def test_with_an_error_any_form_of_json_prints_json(stepscope):
-    assert stepscope("run", "--batch-size", 0, "--json=true").json["exit_code"] == 2
 
 
 def test_workers_that_shared_memory_cannot_hold_are_refused_before_they_start(stepscope):

@@ -65,12 +65,12 @@ def test_the_smallest_number_that_loses_nothing_is_picked(
 ) -> None:
     pick = board_of(rates, wait_share).pick()
     assert (pick.candidate, pick.decided) == (Candidate(picked), decided)
-    assert ("nothing to hide" in pick.why) == (wait_share.get(picked) == 0.01)
+    assert ("cannot help" in pick.why) == (wait_share.get(picked) == 0.01)
 
 
 def test_one_that_died_is_no_answer() -> None:
     board = board_of({0: [50, 50], 2: [60, 60], 4: [900, 900]})
-    board.note_death(Candidate(4), "out of memory")
+    board.died[Candidate(4)] = "out of memory"
     assert board.pick().candidate == Candidate(2)
     assert Candidate(4) not in board.playing
 

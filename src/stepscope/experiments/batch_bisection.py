@@ -1,13 +1,12 @@
-"""Which batch to try next, from what the trials so far have shown: rules without state.
+"""Which batch to try next, from the trials so far: rules without state.
 
-    nothing tried yet      the batch to begin with
-    none fits so far       down: by the forecast and by what the one that died took, then by halves
+    nothing tried yet      the first batch
+    none fits so far       down: by the forecast and the peak of the one that died, then by halves
     none is too large yet  up: along the line of measured peaks, or of the forecast and one peak
     some fit, some do not  between the two, where that line nears the limit
 
-It ends when the data has no more samples, when the measured peak leaves no room for some 5 % more,
-when what fits and what does not are within 8 %, or after seven trials. Nothing is ever said of a
-batch that was not tried.
+The search ends when the data has no more samples, when the peak leaves no room for 5 % more, when
+what fits and what does not are within 8 %, or after seven trials.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from stepscope.supervisor.memory_guard import Limits
 
 MOST_TRIALS = 7
 
-# Of the limit. Above the edge a run is ended. A search aims lower, and stays where it comes near:
-# a long run takes some percent more than a short one.
+# Shares of the limit. Above EDGE a run is ended. A search aims lower and stops above NEAR: a long
+# run takes a few percent more than a short one.
 EDGE = Limits.near_share
 AIM = 0.9
 NEAR = 0.92
 
-_ROUND = 8  # people like such batches, and so do caches
+_ROUND = 8  # batches above _ROUND_ABOVE are multiples of it
 _ROUND_ABOVE = 16
 _WORTH_MORE = 1.05
 _CLOSE = 0.08
-_SHOWS_SLOPE = 8  # of fewer samples, a peak tells more of the rest than of them
-_APART = 1.1  # two peaks whose batches are closer than this make no line: they differ by chance
+_SHOWS_SLOPE = 8  # with fewer samples, a peak says little about the memory of a sample
+_APART = 1.1  # peaks of batches closer than this differ by chance
 
 
 @dataclass(frozen=True)
 class BatchTrial:
-    """What one trial was of, and how it ended; a peak is None where the system keeps none."""
+    """The settings of a trial and how it ended; a peak is None if the system does not keep it."""
 
     batch_size: int
     fits: bool
@@ -51,7 +50,7 @@ class BatchTrial:
 
     @property
     def failed(self) -> bool:
-        """Whether something else than memory ended it."""
+        """Whether it failed for another reason than memory."""
         return self.status == schema.FAILED
 
     def to_json(self) -> BatchTrialRecord:
@@ -70,21 +69,21 @@ class BatchTrial:
 
 @dataclass(frozen=True)
 class Line:
-    """A forecast for every batch: what a run takes without samples, and what each one adds."""
+    """The forecast memory of any batch: a base, and so much for each sample."""
 
     base_bytes: float
     sample_bytes: float
 
     def batch_at(self, size_bytes: float) -> int:
-        """Return the batch that takes so much, 0 where there is none."""
+        """Return the batch that takes so much, 0 if there is none."""
         return max(0, int((size_bytes - self.base_bytes) / max(1.0, self.sample_bytes)))
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: the largest batch up to `most` within a limit, `first` the one to begin with.
+    """Find the largest batch up to `most` within a limit, starting with `first`.
 
-    `line` is None where there is no forecast.
+    `line` is None without a forecast.
     """
 
     limit_bytes: int
@@ -94,10 +93,7 @@ class Question:
 
 
 def search(question: Question, try_batch: Callable[[int], BatchTrial]) -> list[BatchTrial]:
-    """Try batches until the largest is known well enough; return every trial.
-
-    A trial that failed for another reason than memory ends the search.
-    """
+    """Try batches until the largest is known well enough, or one fails; return every trial."""
     trials: list[BatchTrial] = []
     while len(trials) < MOST_TRIALS and not (trials and trials[-1].failed):
         batch = next_batch(question, trials)
@@ -113,7 +109,7 @@ def largest(trials: Sequence[BatchTrial]) -> BatchTrial | None:
 
 
 def next_batch(question: Question, trials: Sequence[BatchTrial]) -> int | None:
-    """Return the batch to try next, or None when it is not worth another trial."""
+    """Return the batch to try next, or None if none is worth another trial."""
     if not trials:
         return question.first
     low = largest(trials)
@@ -139,7 +135,7 @@ def next_batch(question: Question, trials: Sequence[BatchTrial]) -> int | None:
 
 
 def round_batch(batch: int) -> int:
-    """Round a batch down to one that people like, never below 1."""
+    """Round a batch down to a multiple of 8, but not below 1."""
     return max(1, batch if batch <= _ROUND_ABOVE else batch // _ROUND * _ROUND)
 
 
@@ -152,10 +148,10 @@ def _below(question: Question, high: BatchTrial, tried: int) -> int | None:
     if high.batch_size == 1:
         return None
     if tried == MOST_TRIALS - 1:
-        return 1  # so that "none fits" is never said without it
+        return 1  # "none fits" needs a trial of it
     guess = high.batch_size // 2
     if tried == 1 and question.line is not None and high.peak_memory_bytes is not None:
-        # What died had taken at least this much: its line is no steeper than the truth.
+        # The trial that died took at least this much: its line is no steeper than the truth.
         base = question.line.base_bytes
         taken = Line(base, (high.peak_memory_bytes - base) / high.batch_size)
         aim_bytes = AIM * question.limit_bytes
@@ -179,7 +175,7 @@ def _has_no_room(question: Question, low: BatchTrial, up: int, sample_bytes: flo
 
 
 def _sample_bytes(question: Question, trials: Sequence[BatchTrial]) -> float | None:
-    """Return what a sample adds: by the peaks of two that fit, else by forecast and one peak."""
+    """Return what a sample adds, by two peaks that fit, else by the forecast and one peak."""
     peaks = {t.batch_size: t.peak_memory_bytes for t in trials if t.fits and t.peak_memory_bytes}
     most = max(peaks, default=0)
     less = max((batch for batch in peaks if batch * _APART <= most), default=None)
@@ -188,6 +184,6 @@ def _sample_bytes(question: Question, trials: Sequence[BatchTrial]) -> float | N
     if question.line is None or question.line.sample_bytes <= 0:
         return None
     expected = question.line.sample_bytes
-    if most >= _SHOWS_SLOPE:  # a forecast that was too low is not believed again
+    if most >= _SHOWS_SLOPE:  # the forecast was too low
         expected = max(expected, (peaks[most] - question.line.base_bytes) / most)
     return expected

@@ -31,12 +31,11 @@ def find_stalls(
     out: Path,
     name: str,
 ) -> BottleneckAnswer:
-    """Run the three ways in rounds, and return what is lost to what.
+    """Run the three ways in rounds, and return the time lost to each cause.
 
     Raises:
-        RequestError: the training has no source that could be read from.
-        AnswerIsNo: one of the ways did not come to its end.
-        Interrupted: a stop was requested.
+        RequestError: the training has no source to read from.
+        AnswerIsNo: one of the ways did not complete.
     """
     began = time.monotonic()
     spec = workload.spec({})
@@ -83,9 +82,9 @@ def _rounds(by_way: Mapping[Way, list[Trial]]) -> list[dict[Way, StepFigures]]:
 
 
 def ways_of(spec: RunSpec) -> dict[Way, dict[str, SettingValue]]:
-    """Return the settings of each way. What is slow on purpose is slow only where it belongs."""
+    """Return the settings of each way; artificial delays only in the way that they belong to."""
     if spec.source == "synthetic":
-        raise RequestError("source: synthetic batches are one of the three ways, not a source.")
+        raise RequestError("source: synthetic batches read nothing. Use memory, local or a store.")
     at_hand: dict[str, SettingValue] = {"page_cache": "keep", "source_delay_ms": 0.0}
     source = "local" if spec.source == "memory" else spec.source
     return {
@@ -105,7 +104,7 @@ def _completed(sweep: Sweep, way: Way, values: Mapping[str, SettingValue]) -> li
     trials = [trial for trial in sweep.trials if trial.values == values]
     done = [t for t in trials if t.status == schema.COMPLETED and t.metrics["steady_steps"]]
     if not done:
-        reason = trials[0].reason or "its epoch is too short to tell its start from the rest"
+        reason = trials[0].reason or "its epoch has only start-up steps"
         raise AnswerIsNo(f"the training {_WORDS[way]} gave no figures: {reason}")
     return done
 

@@ -1,12 +1,12 @@
-"""The largest batch that fits, found by trying; and for one that does not, what does instead.
+"""The largest batch that fits, found by trials; and settings that fit a batch that does not.
 
-    forecast     once, for a first guess, and for the pool that is full first
-    search       by trials of more and fewer samples (`fit_search`)
-    the batch that was asked for, where it does not fit
-                 divided: the largest part of it that fits, with gradients added up
-                 recomputed: whole, its activations recomputed in the backward pass
+forecast     once, for a first guess, and for the pool that is full first
+search       by trials of more and fewer samples (`batch_bisection`)
+the requested batch, if it does not fit
+             divided: the largest part of it that fits, with accumulated gradients
+             recomputed: whole, with activation checkpointing
 
-What is recommended was tried.
+Only settings that were tried are recommended.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from stepscope.errors import (
-    AnswerIsNo,
-    Interrupted,
-    OutOfMemoryError,
-    RequestError,
-)
+from stepscope.errors import AnswerIsNo, Interrupted, OutOfMemoryError, RequestError
 from stepscope.experiments.batch_bisection import (
     AIM,
     NEAR,
@@ -50,8 +45,6 @@ from stepscope.supervisor.script_child import TraceRequest, check_script, hide_s
 from stepscope.supervisor.warm_start import ForkServer
 from stepscope.units import format_bytes
 
-# --- What a search for the largest batch has found, and what follows from it
-
 
 class MaxBatchListener(Protocol):
     """Is notified of the search's progress; a trial is given as by `BatchTrial.to_json`."""
@@ -68,12 +61,12 @@ class MaxBatchListener(Protocol):
 
 @dataclass
 class MaxBatchResult:
-    """What was asked, what was tried, and what follows from it.
+    """The request, the trials and the answer.
 
     `model` names what is trained, `script` is the command line of a user's script. `asked` is
-    the batch asked for, None for the largest; `most` the largest that can be made of the
-    data, None if unknown. `limit` and every peak are of the `pool`. `trials` with other
-    settings than those asked for, batch apart, are in `instead`.
+    the requested batch, None for the largest; `most` is the largest that the data allows, None if
+    unknown. `limit` and every peak are of the `pool`. Trials that change more than the batch are
+    in `instead`.
     """
 
     model: str
@@ -96,7 +89,7 @@ class MaxBatchResult:
 
     @property
     def asked_fits(self) -> bool | None:
-        """Whether the batch that was asked for fits; None if none was, or if unknown."""
+        """Whether the requested batch fits; None without a request, or if unknown."""
         if self.asked is None:
             return None
         if self.too_small is not None:
@@ -106,7 +99,7 @@ class MaxBatchResult:
 
     @property
     def recommended(self) -> list[BatchTrial]:
-        """What fits and answers the question best: never anything that was not tried."""
+        """The trials to recommend."""
         if self.asked_fits:
             return [each for each in self.trials if each.batch_size == self.asked]
         fitting = [each for each in self.instead if each.fits]
@@ -117,7 +110,7 @@ class MaxBatchResult:
 
     @property
     def reason(self) -> str | None:
-        """Why the answer is no, or none at all."""
+        """Why the answer is no, or why there is none."""
         if self.interrupted:
             return "interrupted"
         if self.trials and self.trials[-1].failed:
@@ -126,7 +119,7 @@ class MaxBatchResult:
 
     @property
     def exit_code(self) -> int:
-        """0: it fits; 1: it does not; or what a trial failed with."""
+        """0 if it fits, 1 if not, or the code that a trial failed with."""
         if self.interrupted:
             return Interrupted.exit_code
         wanted = self.asked_fits if self.asked is not None else self.largest is not None
@@ -163,7 +156,7 @@ class MaxBatchResult:
         }
 
     def _changed(self, trial: BatchTrial) -> BatchSettings:
-        """Name the settings with which a trial differs from what was asked; the batch always."""
+        """Return the batch and the other settings that a trial changed."""
         settings: BatchSettings = {"batch_size": trial.batch_size}
         if trial.accumulate != self.accumulate:
             settings["accumulate"] = trial.accumulate
@@ -173,7 +166,7 @@ class MaxBatchResult:
 
 
 def limit_now(asked_bytes: int | None) -> Limit:
-    """Return the limit that was asked for or, without one, what there is and others leave."""
+    """Return the requested limit or, without one, the memory that is available now."""
     limit, available_bytes = host_limit(asked_bytes), host.available_bytes()
     if asked_bytes is None and available_bytes < limit.bytes:
         return Limit("memory available now", available_bytes)
@@ -182,17 +175,14 @@ def limit_now(asked_bytes: int | None) -> Limit:
 
 _MOST_DIVISIONS = 2
 
-# Of the bill, what grows with the batch, the allocator's part of activations included.
+# Items of the bill that grow with the batch; activations with the allocator's overhead.
 _GROWING = {"activations": 1.25, "batch": 1.0, "prefetch": 1.0, "workspace": 1.0}
 
 
 def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchResult:
-    """Find the largest batch; `asked` says that the spec's own is wanted.
+    """Find the largest batch, or with `asked` whether the spec's own fits.
 
-    Interrupted, it gives the trials so far.
-
-    Raises:
-        StepscopeError: the run could not be made with any batch.
+    If interrupted, return the trials so far.
     """
     preflight.check(spec.model_copy(update={"batch_size": 1, "accumulate": 1}))
     most = max(1, training_samples_of(spec) // spec.accumulate)
@@ -249,16 +239,15 @@ def _question(
     listener: MaxBatchListener,
     fork_server: ForkServer,
 ) -> Question | None:
-    """Put the search's question, with a forecast where there can be one.
+    """Return the search's question, with a forecast if possible, and set the answer's pool.
 
-    None where the libraries alone are too large, which then is the answer. The answer learns which
-    pool it is about; without a forecast that is the host's.
+    None if the libraries alone are too large, which is the answer.
     """
     limit = answer.limit
     listener.forecasting()
     try:
         bill = forecast(spec, fork_server)
-    except AnswerIsNo:  # not of this device or network: without it there are a few more trials
+    except AnswerIsNo:  # not for this device or network: the search takes a few more trials
         return Question(limit.bytes, most, spec.batch_size)
     runtime_bytes = bill["items"]["runtime"]["bytes"]
     if runtime_bytes > limit.bytes:
@@ -276,7 +265,7 @@ def _question(
 
 
 class Full(NamedTuple):
-    """A pool, its limit, what it takes at any batch, and the batch that nearly fills it."""
+    """A pool, its limit, its memory by batch, and the batch that nearly fills it."""
 
     pool: str
     limit: Limit
@@ -285,9 +274,9 @@ class Full(NamedTuple):
 
 
 def first_full(bill: MemoryForecast, batch_size: int, host: Limit) -> Full:
-    """Find in the bill of one batch the pool that is full first when batches grow.
+    """Find the pool that growing batches fill first; shared memory is part of the host's.
 
-    `host` is the limit that the bill was made for. Shared memory is a part of the host's.
+    `host` is the limit that the bill was made for.
     """
     found = []
     for pool, each in bill["limits"].items():
@@ -304,7 +293,7 @@ def first_full(bill: MemoryForecast, batch_size: int, host: Limit) -> Full:
 
 
 def _divisions(spec: RunSpec, most: int) -> Iterator[dict[str, int]]:
-    """Give ways to go over the same samples a step in equal parts that are small enough."""
+    """Yield ways to split a step's samples into equal parts that are small enough."""
     parts = range(min(most, spec.batch_size - 1), 0, -1)
     for part in [part for part in parts if spec.batch_size % part == 0][:_MOST_DIVISIONS]:
         yield {"batch_size": part, "accumulate": spec.accumulate * (spec.batch_size // part)}
@@ -326,10 +315,7 @@ def fit_script(
 ) -> MaxBatchResult:
     """Find the largest batch for a script; a requested `batch_size` is tried first.
 
-    Interrupted, it gives the trials so far.
-
-    Raises:
-        RequestError: there is no such script, or its batch size cannot be set.
+    If interrupted, return the trials so far. Raise RequestError if its batch size cannot be set.
     """
     check_script(request)
     request = replace(request, max_steps=request.max_steps or _STEPS)

@@ -1,7 +1,6 @@
-"""What would more processes bring? A training in several numbers of them, tried in rounds.
+"""What would more processes bring? Short runs with several numbers of processes, in rounds.
 
-The record is a sweep folder of the kind `scale`: its trials are short runs, strong and weak. What
-they mean is in `analyze.scaling_answer`.
+The record is a sweep folder of the kind `scale`; `analyze.scaling` draws the conclusion.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.analyze.scaling import Scale
-from stepscope.analyze.scaling_answer import KIND, gradient_bytes_of, scale_of
+from stepscope.analyze.scaling import KIND, Scale, gradient_bytes_of, scale_of
 from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
 from stepscope.errors import MachineError, OutOfMemoryError, RequestError
 from stepscope.experiments import sweep_run
@@ -25,11 +23,11 @@ from stepscope.settings import RunSpec
 from stepscope.stats import median
 from stepscope.supervisor.ask_process import ALLREDUCE, ask_process
 
-# --- How long does the exchange of gradients take alone? It tells how much of it trials hid
+# --- How long does the allreduce take alone? It shows how much of it the trials hid
 
 
 def time_exchanges(bench: TrialBench) -> None:
-    """Time the exchange of the trials' gradients alone, where a prediction is asked for."""
+    """Time the allreduce of the trials' gradients alone, if a prediction was requested."""
     sweep = load_sweep(bench.folder.path)
     asked = sweep.info["scale"]
     size_bytes = gradient_bytes_of(sweep)[0] if asked["predict"] else None
@@ -44,9 +42,9 @@ def time_exchanges(bench: TrialBench) -> None:
 
 
 def _exchange(processes: int, size_bytes: int, device: str) -> ExchangeTime:
-    """Return the median of how long an exchange takes alone, or why that is unknown."""
+    """Return the median time of an allreduce alone, or why it is unknown."""
     if not device.startswith("cpu"):
-        reason = f"an exchange alone is timed between CPUs, and the trials were on {device}"
+        reason = f"the allreduce alone is timed between CPUs, and the trials ran on {device}"
         return {"processes": processes, "exchange_s": None, "reason": reason}
     asked: AllreduceRequest = {"processes": processes, "bytes": size_bytes}
     try:
@@ -56,16 +54,11 @@ def _exchange(processes: int, size_bytes: int, device: str) -> ExchangeTime:
     return {"processes": processes, "exchange_s": median(answer["exchange_s"]), "reason": None}
 
 
-# --- Which measurements of scaling could only fail, or would compare nothing?
+# --- Which requests could only fail, or would compare nothing?
 
 
 def check_numbers(scale: Scale, predict: Sequence[int]) -> None:
-    """Refuse numbers of processes of which nothing could be said.
-
-    Raises:
-        RequestError: there is one to measure and none to predict, or one that is predicted is too
-            small or too large.
-    """
+    """Refuse a single number without a prediction, and predictions outside the possible range."""
     if len(scale.processes) < 2 and not predict:
         raise RequestError(
             f"processes: wanted two numbers or more to compare, like 1,2; found {scale.base}. "
@@ -75,23 +68,19 @@ def check_numbers(scale: Scale, predict: Sequence[int]) -> None:
     for count in predict:
         if count <= most:
             raise RequestError(
-                f"predict: wanted numbers above {most}, the most that is measured; found {count}."
+                f"predict: wanted numbers above {most}, the largest measured; found {count}."
             )
         if count > scale.batch_size:
             raise RequestError(
-                "predict: wants at most as many processes as there are samples in a batch, "
-                f"{scale.batch_size}, found {count}."
+                f"predict: wanted at most {scale.batch_size} processes, the samples of a batch; "
+                f"found {count}."
             )
 
 
 def check_trial(
     workload: TrainingWorkload, values: Mapping[str, SettingValue], batch_size: int
 ) -> None:
-    """Refuse a trial that could only fail; where its batch is not the one asked for, say so.
-
-    Raises:
-        RequestError: it could, or it is too short to give a figure.
-    """
+    """Refuse a trial that could only fail; name its batch if it is not the requested one."""
     try:
         workload.check(values)
         _check_length(workload.spec(values))
@@ -103,15 +92,15 @@ def check_trial(
 
 
 def _check_length(spec: RunSpec) -> None:
-    """Refuse an epoch of which nothing is left without its start."""
+    """Refuse an epoch that has only start-up steps."""
     samples, left_out = training_samples_of(spec), start_up_steps(spec.model_dump())
     in_a_step = spec.batch_size * spec.accumulate
     steps = min(-(-samples // in_a_step), spec.max_steps or samples)
     if steps <= left_out:
         raise RequestError(
-            f"wanted more than {left_out} steps an epoch, as its first {left_out} are left out; "
-            f"found {steps}, of {in_a_step:,} samples each. Give more --samples or --max-steps, "
-            "or a smaller --batch-size."
+            f"wanted more than {left_out} steps in an epoch, as the first {left_out} are not "
+            f"measured; found {steps} of {in_a_step:,} samples each. Use more --samples or "
+            "--max-steps, or a smaller --batch-size."
         )
 
 
@@ -121,7 +110,7 @@ _STEPS = 30
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is to be predicted; without a latency, none is assumed."""
+    """The numbers of processes to predict, and the assumed network."""
 
     processes: tuple[int, ...]
     bandwidth_bytes_per_s: float
@@ -130,7 +119,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """The numbers of processes to try and how often; `asked` are the settings given by the user."""
+    """The numbers of processes to try and how often; `asked` are the user's settings."""
 
     asked: Mapping[str, SettingValue]
     processes: tuple[int, ...]
@@ -139,18 +128,13 @@ class ScaleRequest:
 
 
 def start(request: ScaleRequest, listener: SweepListener) -> Sweep:
-    """Make the folder, and every trial in it.
-
-    Raises:
-        RequestError: a trial could only fail, or nothing would be compared; nothing was begun.
-        SweepInterrupted: a stop was requested.
-    """
+    """Make the folder and every trial in it; refuse trials that could only fail."""
     spec = TrainingWorkload(request.asked).spec({"processes": 1})
     scale = Scale(spec.batch_size, tuple(sorted(request.processes)))
     check_numbers(scale, () if request.prediction is None else request.prediction.processes)
     steps = start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
     short: dict[str, SettingValue] = {"epochs": 1, "max_steps": steps}
-    # Gradients are counted with the memory forecast, which takes seconds.
+    # The memory forecast counts the gradients, and takes seconds.
     quick = request.prediction is None
     workload = TrainingWorkload({**short, **request.asked, "evaluate": False}, quick=quick)
     for values in scale.settings():
@@ -174,7 +158,7 @@ def start(request: ScaleRequest, listener: SweepListener) -> Sweep:
 
 
 def resume(path: Path, listener: SweepListener) -> Sweep:
-    """Make the trials that are missing; where none is, the folder is left as it is."""
+    """Make the missing trials of a recorded measurement."""
     return sweep_run.go_on(load_sweep_of(path, KIND), listener, work=_measure)
 
 

@@ -1,4 +1,4 @@
-"""What the folder of a watched script tells of its loaders: its own settings, and what was set."""
+"""The DataLoaders of a traced script: their own settings, and which could be changed."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from typing import Any
 from stepscope.records.run_reader import Run
 from stepscope.records.types import LoaderEvent
 
-NO_LOADER = (
-    "the script makes no DataLoader of torch's in its main process: there is nothing whose "
-    "settings could be changed"
-)
+NO_LOADER = "the script makes no DataLoader in its main process, so there are no settings to change"
 
 # Settings that a loader without workers refuses.
 _OF_WORKERS = ("prefetch_factor", "persistent_workers")
 
 
 def loaders_of(run: Run) -> list[LoaderEvent]:
-    """Return the loaders that the script made, those that are all alike once."""
+    """Return the loaders that the script made, identical ones once."""
     return [event for event in run.events if event["event"] == "loader"]
 
 
 def training_loader(run: Run) -> LoaderEvent | None:
     """Return the loader that the script most likely trains from.
 
-    That is the first one that shuffles; else the first with a batch sampler; else the one with the
+    That is the first that shuffles, else the first with a batch sampler, else the one with the
     most samples. `found` has its own settings.
     """
     made = loaders_of(run)
@@ -36,18 +33,15 @@ def training_loader(run: Run) -> LoaderEvent | None:
 
 
 def batch_bytes(run: Run) -> int | None:
-    """Return what a batch of the script takes, or None where none was fetched."""
-    for event in run.events:
-        if event["event"] == "batch":
-            return int(event["bytes"])
-    return None
+    """Return the size of the script's batches, or None if none was fetched."""
+    sizes = (int(event["bytes"]) for event in run.events if event["event"] == "batch")
+    return next(sizes, None)
 
 
 def why_not_set(run: Run, asked: Mapping[str, Any]) -> str | None:
-    """Say why settings did not reach the training, or None where they did.
+    """Return why settings did not reach the training, or None if they did.
 
-    A trial without what was asked for is no trial of it. What only workers have means nothing
-    beside a request for none of them, and is not missed.
+    Settings of workers are not missed if no workers were requested.
     """
     if not asked:
         return None
@@ -63,20 +57,20 @@ def why_not_set(run: Run, asked: Mapping[str, Any]) -> str | None:
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Return what is to be doubted about a script with other settings in its loaders."""
+    """Return the warnings about changed settings of a script's loaders, each once."""
     found = (each.get("warning") for each in loaders_of(run))
     return list(dict.fromkeys(warning for warning in found if warning))
 
 
 def _trains_from_another(run: Run, asked: int) -> str | None:
-    """See a script whose steps have the batch of a loader that kept its own."""
+    """Return a reason if the steps have the batch size of a loader that kept its own."""
     seen = {samples for samples in run.steps.columns.get("samples", ()) if samples is not None}
     kept = {
         each["found"]["batch_size"] for each in loaders_of(run) if "batch_size" in each["refused"]
     }
     if seen and seen <= kept - {asked}:
         return (
-            f"the batch size was set to {asked}, but the script trains from a DataLoader that was "
-            f"taken for a test's: its steps have {', '.join(map(str, sorted(seen)))} samples"
+            f"the batch size was set to {asked}, but the script trains from a DataLoader that "
+            f"looked like a test's: its steps have {', '.join(map(str, sorted(seen)))} samples"
         )
     return None

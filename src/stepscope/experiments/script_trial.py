@@ -1,8 +1,8 @@
 """A user's script as a trial: run for some steps with other settings, without a terminal.
 
-It runs in its own session, so that everything it started can be ended;
-what it prints goes to `output.txt` in its folder. After its steps the process is left at once: no
-`finally`, no `atexit`, so that no checkpoint of a trial takes the place of a real one.
+It runs in its own session, so that everything it started can be ended; its output goes to
+`output.txt` in its folder. After its steps the process exits at once, without `finally` or
+`atexit`, so that no checkpoint of a trial replaces a real one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stepscope.supervisor.child_supervisor import (
     RunListener,
     SupervisedProcess,
 )
-from stepscope.supervisor.memory_guard import MemoryLimit, holding
+from stepscope.supervisor.memory_guard import holding
 from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.script_child import (
     END_NOT_SEEN,
@@ -61,11 +61,8 @@ def run_script(
 ) -> Outcome:
     """Run a script up to its `max_steps`, recorded in a new folder at an exact path.
 
-    Settings for its loaders that could not be set make the trial fail. `through_prefetch` asks for
-    at least one step more than its loader workers keep batches ready.
-
-    Raises:
-        RequestError: there is no such script, or the folder cannot be made.
+    The trial fails if settings of its loaders could not be set. `through_prefetch` asks for at
+    least one step more than its loader workers prefetch.
     """
     check_script(request)
     made = run_folder.create_at(path, request.run_name, "trace", spec_of(request))
@@ -90,12 +87,30 @@ class ScriptTrial(SupervisedProcess):
 
     def start(self, messages: int, origin_ns: int) -> ChildProcess:
         """Start it with its output in a file."""
-        return _start(
-            self.request, self.path, self.memory_limit, self.through_prefetch, messages, origin_ns
+        command = [sys.executable, *self.request.command]
+        if self.memory_limit is not None and self.memory_limit.group is not None:
+            command = self.memory_limit.group.command(command)
+        environment = environment_for(
+            self.request,
+            self.path,
+            messages,
+            origin_ns,
+            is_trial=True,
+            through_prefetch=self.through_prefetch,
         )
+        with (self.path / OUTPUT).open("wb") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[messages],
+                start_new_session=True,
+                env=environment,
+            )
 
     def stop(self, child: ChildProcess, number: int, before: int) -> None:
-        """Ask with Ctrl-C's signal, which scripts know; then kill it."""
+        """Send Ctrl-C's signal, which scripts handle; then kill it."""
         if before > 0:
             child.kill()
         elif signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the script inherited that
@@ -104,20 +119,38 @@ class ScriptTrial(SupervisedProcess):
             child.send_signal(signal.SIGINT)
 
     def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
-        """Return how it ended, and whether it was run as requested."""
-        return _outcome(self.request, watch, returncode)
+        """Return how it ended, and whether it ran as requested."""
+        outcome = script_outcome(watch, returncode)
+        if outcome.reason in (NO_STEP, END_NOT_SEEN):  # fine for a script, not for a trial
+            outcome.status = schema.FAILED
+        if watch.signals.stops:  # also if the script then ended well
+            outcome.status, outcome.exit_code = schema.INTERRUPTED, Interrupted.exit_code
+            outcome.reason = "the script was asked to stop"
+        elif outcome.exit_code != 0 and (watch.memory.killed or watch.memory.stop_requested):
+            outcome.status, outcome.exit_code = schema.OUT_OF_MEMORY, 4
+            outcome.reason = watch.memory.what_happened()
+        if outcome.status == schema.FAILED and watch.raised is None:
+            outcome.reason = _with_last_line(outcome.reason, watch.folder.path / OUTPUT)
+        if outcome.exit_code == 0:
+            reason = why_not_set(run_reader.load_run(watch.folder.path), self.request.loader or {})
+            if reason is not None:
+                outcome.status, outcome.reason = schema.FAILED, reason
+                outcome.exit_code = RequestError.exit_code
+        return outcome
 
 
 def with_argument(arguments: Sequence[str], flag: str, value: str) -> list[str]:
     """Return a script's arguments with one of its flags set: `--lr 0.1`, `--lr=0.1`.
 
-    A flag that is not there is added. `on` and `off` add and remove one that has no value; a name
-    without dashes is set as `name=value`.
+    A missing flag is added. `on` and `off` add and remove one without a value; a name without
+    dashes is set as `name=value`.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     ours, rest = list(arguments[:end]), list(arguments[end:])
     if not flag.startswith("-"):
-        return _with_assignment(ours, flag, value) + rest
+        start = f"{flag}="
+        ours += [] if any(word.startswith(start) for word in ours) else [start]
+        return [start + value if word.startswith(start) else word for word in ours] + rest
     words: list[str] = []
     found, at = False, 0
     while at < len(ours):
@@ -145,67 +178,14 @@ _SWITCH = ("on", "off")
 
 
 def _is_value(word: str, value: str) -> bool:
-    """Say whether the word after a flag is its value; after a switch, only another state is."""
+    """Return whether the word after a flag is its value; after a switch, only a state is."""
     if value in _SWITCH:
         return word in _SWITCH
     return not word.startswith("-") or word[1:2].isdecimal() or word[1:2] == "."
 
 
-def _with_assignment(words: list[str], name: str, value: str) -> list[str]:
-    start = f"{name}="
-    if any(word.startswith(start) for word in words):
-        return [start + value if word.startswith(start) else word for word in words]
-    return [*words, start + value]
-
-
-def _start(
-    request: TraceRequest,
-    path: Path,
-    limit: MemoryLimit | None,
-    through_prefetch: bool,
-    messages: int,
-    origin_ns: int,
-) -> subprocess.Popen[bytes]:
-    command = [sys.executable, *request.command]
-    if limit is not None and limit.group is not None:
-        command = limit.group.command(command)
-    environment = environment_for(
-        request, path, messages, origin_ns, is_trial=True, through_prefetch=through_prefetch
-    )
-    with (path / OUTPUT).open("wb") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=[messages],
-            start_new_session=True,
-            env=environment,
-        )
-
-
-def _outcome(request: TraceRequest, watch: ChildWatch, returncode: int) -> Outcome:
-    outcome = script_outcome(watch, returncode)
-    if outcome.reason in (NO_STEP, END_NOT_SEEN):  # the script may be right; the trial is not
-        outcome.status = schema.FAILED
-    if watch.signals.stops:  # also where the script took it for a reason to end well
-        outcome.status, outcome.exit_code = schema.INTERRUPTED, Interrupted.exit_code
-        outcome.reason = "the script was told to stop"
-    elif outcome.exit_code != 0 and (watch.memory.killed or watch.memory.stop_requested):
-        outcome.status, outcome.exit_code = schema.OUT_OF_MEMORY, 4
-        outcome.reason = watch.memory.what_happened()
-    if outcome.status == schema.FAILED and watch.raised is None:
-        outcome.reason = _with_last_line(outcome.reason, watch.folder.path / OUTPUT)
-    if outcome.exit_code == 0:
-        reason = why_not_set(run_reader.load_run(watch.folder.path), request.loader or {})
-        if reason is not None:
-            outcome.status, outcome.reason = schema.FAILED, reason
-            outcome.exit_code = RequestError.exit_code
-    return outcome
-
-
 def _with_last_line(reason: str | None, output: Path) -> str:
-    """Add the last line that the script printed, which often says why it ended."""
+    """Add the last line of the script's output, which often says why it ended."""
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - _LAST_BYTES))
         lines = file.read().decode("utf-8", errors="replace").strip().splitlines()
@@ -221,12 +201,12 @@ _OURS = (MachineError.exit_code, StepscopeError.exit_code)
 def try_batch(
     request: TraceRequest, batch: int | None, limit: Limit
 ) -> tuple[BatchTrial, int | None]:
-    """Run a script with a batch, or with its own; return also how many samples it has.
+    """Run a script with a batch, or with its own; return also the samples of its data.
 
     Raises:
         Interrupted: a stop was requested.
         RequestError: its batch size cannot be set.
-        OutOfMemoryError: memory ended it before it had made a DataLoader.
+        OutOfMemoryError: it ran out of memory before it made a DataLoader.
     """
     loader: LoaderArguments = {} if batch is None else {"batch_size": batch}
     with temporary_folder(Path(request.out)) as out:
@@ -246,7 +226,7 @@ def try_batch(
         status, reason, exit_code = outcome.status, outcome.reason, outcome.exit_code
         if status == schema.COMPLETED and exit_code == 0:
             reason = why_not(run, limit, outcome.peak_memory_bytes)
-        elif status != schema.OUT_OF_MEMORY:  # without a step there is nothing to measure
+        elif status != schema.OUT_OF_MEMORY:
             status, exit_code = schema.FAILED, exit_code if exit_code in _OURS else 2
         trial = BatchTrial(
             own_batch,
@@ -260,10 +240,10 @@ def try_batch(
 
 
 def _own_batch(loader: LoaderEvent | None, outcome: Outcome) -> int:
-    """Return the batch that the script has by itself, which is no more than its samples."""
+    """Return the script's own batch size, at most its samples."""
     if loader is None:
         if outcome.status == schema.OUT_OF_MEMORY:
-            raise OutOfMemoryError(f"{outcome.reason}, and had made no DataLoader yet")
+            raise OutOfMemoryError(f"{outcome.reason}, before the script made a DataLoader")
         raise RequestError(outcome.reason or NO_LOADER)
     if loader["batches_by"] != "loader":
         raise RequestError(

@@ -1,8 +1,8 @@
 """Sweeps: settings tried in rounds, each trial in its own process, recorded so that it can resume.
 
-`trial_order` plans which trials run in which order; a `TrialBench` makes those that are missing,
-through a runner (`experiments.runners`). A trial that dies is a result. One that was interrupted,
-or was under way when the sweep itself was killed, is made again.
+`trial_order` plans the trials; a `TrialBench` makes those that are missing, through a runner
+(`experiments.runners`). A trial that dies is a result. One that was interrupted, or was running
+when the sweep itself was killed, is made again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Protocol, cast
@@ -44,8 +45,6 @@ from stepscope.records.types import (
 from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.warm_start import ForkServer
 
-Show = Callable[[Trial], None]
-
 
 class SweepListener(RunListener, Protocol):
     """Is notified of a sweep's progress and of the run under way in it."""
@@ -59,10 +58,9 @@ class SweepListener(RunListener, Protocol):
 
 @dataclass(frozen=True)
 class TrialBench:
-    """Where trials are made: their record, what is tried, who looks on, and who makes them.
+    """Where trials are made: their record, the workload, the listener and the runner.
 
-    On this machine, trainings of ours are forked from one process that has torch imported. What
-    makes trials raises `Interrupted` when a stop was requested.
+    On this machine, built-in trainings are forked from one process that has imported torch.
     """
 
     folder: SweepFolder
@@ -74,12 +72,7 @@ class TrialBench:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Keep the folder for this process, and close it however the trials end.
-
-        Raises:
-            RequestError: another process is at it.
-            Interrupted: a stop was requested; finished trials are kept.
-        """
+        """Hold the folder for this process, and close it however the trials end."""
         with self.folder.held(), self.fork_server:
             remove_unfinished(self.folder.path / "trials")
             self.folder.update_info(status=schema.RUNNING, reason=None, process=os.getpid())
@@ -95,66 +88,40 @@ class TrialBench:
             self.folder.close(status=schema.COMPLETED, process=None)
 
     def make_missing(self) -> None:
-        """Make every trial of the plan that has no result yet.
-
-        Raises:
-            RequestError: one of them could only fail; then none is made.
-        """
-        sweep, clock = load_sweep(self.folder.path), _TrialClock()
-        missing = {trial.index: trial for trial in sweep.trials if trial.is_missing}
+        """Make every planned trial without a result; none if one of them could only fail."""
+        trials, clock = load_sweep(self.folder.path).trials, _TrialClock()
+        missing = {trial.index: trial for trial in trials if trial.is_missing}
         self.runner.check(self.workload, [trial.values for trial in missing.values()])
 
         def show(trial: Trial) -> None:
-            self.listener.trying(trial, len(sweep.trials), clock.left_s(missing.values()))
+            self.listener.trying(trial, len(trials), clock.left_s(missing.values()))
             clock.begin(trial)
 
-        with closing(self._make_all(list(missing.values()), show)) as ended:
+        with closing(self._make(list(missing.values()), show)) as ended:
             for trial in ended:
                 clock.end(trial)
                 del missing[trial.index]
 
-    def add(self, values: Mapping[str, SettingValue], repeat: int) -> Trial:
-        """Make a trial that was not planned, because of the results of others."""
-        return self._make_unplanned([Trial(len(self._trials()), dict(values), repeat)])[0]
-
     def have(self, settings: Sequence[Mapping[str, SettingValue]], repeat: int) -> list[Trial]:
-        """Return a trial of each of some settings: recorded already, or made now."""
-        recorded = self._trials()
-        wanted, planned = [], len(recorded)
+        """Return a trial of each setting in a round: a recorded one, or a new one."""
+        trials = load_sweep(self.folder.path).trials
+        wanted: dict[int, Trial] = {}
         for values in settings:
-            known = (each for each in recorded if (each.values, each.repeat) == (values, repeat))
-            trial = next(known, None) or Trial(planned, dict(values), repeat)
-            planned = max(planned, trial.index + 1)
-            wanted.append(trial)
-        return self._make_unplanned(wanted)
+            known = (each for each in trials if (each.values, each.repeat) == (values, repeat))
+            trial = next(known, None) or Trial(len(trials), dict(values), repeat)
+            trials += [] if trial in trials else [trial]
+            wanted[trial.index] = trial
+        self.folder.update_info(trials=[trial.to_json() for trial in trials])
+        missing = [trial for trial in wanted.values() if trial.is_missing]
+        show = partial(self.listener.trying, trials=None, left_s=None)
+        with closing(self._make(missing, show)) as ended:
+            wanted |= {trial.index: trial for trial in ended}
+        return list(wanted.values())
 
-    def _trials(self) -> list[Trial]:
-        return load_sweep(self.folder.path).trials
-
-    def _make_unplanned(self, wanted: list[Trial]) -> list[Trial]:
-        """Plan those of some trials that are not planned yet, and make those without a result."""
-        info = self.folder.read_info()
-        new = [trial.to_json() for trial in wanted if trial.index >= len(info["trials"])]
-        if new:
-            self.folder.write_info({**info, "trials": [*info["trials"], *new]})
-        missing = [trial for trial in wanted if trial.is_missing]
-        with closing(self._make_all(missing, self._show_begin)) as ended:
-            made = {trial.index: trial for trial in ended}
-        return [made.get(trial.index, trial) for trial in wanted]
-
-    def _show_begin(self, trial: Trial) -> None:
-        self.listener.trying(trial, None, None)
-
-    def _make_all(self, trials: list[Trial], show: Show) -> Generator[Trial, None, None]:
-        """Make trials and note their results; give each as soon as it has one."""
-        waiting = []
-        for trial in trials:
-            done = _finished_before(trial, self.folder)
-            if done is None:
-                waiting.append(trial)
-            else:
-                show(trial)
-                yield self._note(done)
+    def _make(
+        self, trials: list[Trial], show: Callable[[Trial], None]
+    ) -> Generator[Trial, None, None]:
+        """Make trials and record their results; give each as soon as it has one."""
         sweep = load_sweep(self.folder.path)
         kinds = {each.repeat: each.node_kind for each in sweep.trials if not each.is_missing}
         planned_trials = [
@@ -165,32 +132,31 @@ class TrialBench:
                 ),
                 kinds.get(trial.repeat),
             )
-            for trial in waiting
+            for trial in trials
         ]
 
         def begin(trial: Trial) -> None:
             show(trial)
-            self._begin(trial)
+            path = sweep.folder_of(trial)
+            shutil.rmtree(path, ignore_errors=True)  # what a killed sweep left of it
+            self.folder.put(
+                replace(trial, status=schema.RUNNING, run=self._name(path), reason=None)
+            )
 
         with closing(self.runner.run(self.workload, planned_trials, begin)) as ended:
             for trial, outcome in ended:
-                done = self._note(self._judge(trial, outcome))
+                done = self._judge(trial, outcome, sweep.folder_of(trial))
+                self.folder.put(done)
+                self.listener.tried(done)
                 if outcome.asked_to_stop or done.status == schema.INTERRUPTED:
                     raise Interrupted("interrupted")
                 yield done
 
-    def _begin(self, trial: Trial) -> None:
-        """Make room for a trial's record, and note that it is under way."""
-        path = load_sweep(self.folder.path).folder_of(trial)
-        shutil.rmtree(path, ignore_errors=True)  # what a killed sweep left of it
-        self.folder.put(replace(trial, status=schema.RUNNING, run=self._name(path), reason=None))
+    def _judge(self, trial: Trial, outcome: Outcome, path: Path) -> Trial:
+        """Return a trial with its result.
 
-    def _judge(self, trial: Trial, outcome: Outcome) -> Trial:
-        """Say what came of a trial.
-
-        One that was asked to stop and failed has no result: resuming the sweep makes it again.
+        One that was asked to stop and failed has none: resuming the sweep makes it again.
         """
-        path = load_sweep(self.folder.path).folder_of(trial)
         recorded = (path / schema.RUN).is_file()
         cut_short = outcome.asked_to_stop and outcome.status != schema.COMPLETED
         return replace(
@@ -202,30 +168,13 @@ class TrialBench:
             metrics=metrics(run_reader.load_run(path)) if recorded else TrialMetrics(),
         )
 
-    def _note(self, trial: Trial) -> Trial:
-        self.folder.put(trial)
-        self.listener.tried(trial)
-        return trial
-
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.folder.path.resolve()))
 
 
-def _finished_before(trial: Trial, folder: SweepFolder) -> Trial | None:
-    """Return a trial that had ended when the sweep was killed, just before that was noted."""
-    if trial.run is None or not (folder.path / trial.run / schema.RUN).is_file():
-        return None
-    run = run_reader.load_run(folder.path / trial.run)
-    if run.status != schema.COMPLETED:
-        return None
-    reason = run.info.get("reason")
-    code = 0 if reason is None else 1
-    return replace(trial, status=run.status, reason=reason, exit_code=code, metrics=metrics(run))
-
-
 @dataclass
 class _TrialClock:
-    """How long trials took, by their settings: the best guess for those to come."""
+    """Durations of trials by setting, to estimate the time left."""
 
     took_s: dict[str, list[float]] = field(default_factory=dict)
     began: dict[int, float] = field(default_factory=dict)
@@ -238,7 +187,7 @@ class _TrialClock:
         self.took_s.setdefault(str(trial.values), []).append(took_s)
 
     def left_s(self, trials: Iterable[Trial]) -> float | None:
-        """Guess how long trials take, of which as many go on at once as now."""
+        """Estimate the time for trials, as many of them at once as now."""
         if not self.took_s:
             return None
         all_s = fmean(each for taken in self.took_s.values() for each in taken)
@@ -250,11 +199,11 @@ RESUMABLE = ("sweep", "search", "scale")
 
 
 class SweepInterrupted(Interrupted):
-    """A sweep was asked to stop; finished trials are in its folder."""
+    """A sweep was asked to stop; its folder has the finished trials."""
 
     def __init__(self, folder: Path, kind: str = "sweep") -> None:
         again = f"stepscope {command_of(kind)} --resume {folder}"
-        super().__init__(f"interrupted; go on with: {again}")
+        super().__init__(f"interrupted. Continue with: {again}")
         self.folder = folder
 
 
@@ -262,7 +211,7 @@ class SweepInterrupted(Interrupted):
 class SweepRequest:
     """The settings to try and how often; `over` is how the user gave them.
 
-    `on` says for the record where trials are made; None is this machine.
+    `on` records where trials are made; None is this machine.
     """
 
     settings: Sequence[Mapping[str, SettingValue]]
@@ -282,12 +231,7 @@ def start(
     listener: SweepListener,
     runner: Runner = HERE,
 ) -> Sweep:
-    """Make a sweep folder and every trial in it.
-
-    Raises:
-        RequestError: a setting could only fail; then nothing was begun.
-        SweepInterrupted: a stop was requested.
-    """
+    """Make a sweep folder and every trial in it; refuse settings that could only fail."""
     runner.check(workload, request.settings)
     folder = create(workload, request)
     return run_trials(TrialBench(folder, workload, listener, request.time_limit_s, runner))
@@ -296,10 +240,7 @@ def start(
 def create(
     workload: Workload, request: SweepRequest, more: ScalePlan | SearchPlan | None = None
 ) -> SweepFolder:
-    """Make a sweep folder with the trials that are planned, in their order.
-
-    `more` is what `stepscope scale` and `search` record besides.
-    """
+    """Make a sweep folder with its planned trials; `more` is recorded by `scale` and `search`."""
     seed = secrets.randbits(32) if request.seed is None else request.seed
     planned = plan_trials(request.settings, request.repeats, seed) if request.settings else []
     plan = {
@@ -320,11 +261,7 @@ def create(
 def run_trials(
     bench: TrialBench, work: Callable[[TrialBench], None] = TrialBench.make_missing
 ) -> Sweep:
-    """Do the work of an experiment on its bench, and return its record.
-
-    Raises:
-        SweepInterrupted: a stop was requested, and the experiment can be resumed.
-    """
+    """Do the work of an experiment on its bench, and return its record."""
     try:
         with bench.open():
             work(bench)
@@ -344,9 +281,9 @@ def resume(path: Path, listener: SweepListener, runner: Runner = HERE) -> Sweep:
         command = command_of(kind)
         if kind in RESUMABLE:
             again = f"stepscope {command} --resume {sweep.path}"
-            raise RequestError(f"{sweep.path} is of `stepscope {command}`. Go on with: {again}")
+            raise RequestError(f"{sweep.path} is of `stepscope {command}`. Resume it: {again}")
         raise RequestError(
-            f"{sweep.path} is of `stepscope {command}`, which begins anew every time."
+            f"{sweep.path} is of `stepscope {command}`, which cannot be resumed. Start it again."
         )
     return go_on(sweep, listener, runner)
 
@@ -359,7 +296,7 @@ def go_on(
     work: Callable[[TrialBench], None] = TrialBench.make_missing,
     workload: Workload | None = None,
 ) -> Sweep:
-    """Do what is missing of an experiment, in the directory that it was begun in.
+    """Do the missing work of an experiment, in the directory where it was started.
 
     A completed one is left as it is. Without a `workload`, the recorded one is run.
     """
@@ -373,7 +310,7 @@ def go_on(
 
 @contextmanager
 def working_in(directory: str | None) -> Iterator[None]:
-    """Work where the sweep was begun: its scripts and data may be named from there."""
+    """Work where the sweep was started: its scripts and data may be named from there."""
     if directory is None:
         yield
         return
@@ -382,7 +319,7 @@ def working_in(directory: str | None) -> Iterator[None]:
         os.chdir(directory)
     except OSError as error:
         raise RequestError(
-            f"the sweep was begun in {directory}, which cannot be entered: {error.strerror}."
+            f"cannot enter {directory}, where the sweep was started: {error.strerror}."
         ) from error
     try:
         yield

@@ -1,7 +1,7 @@
-"""A trial: a short real run, in a process that may die, and what its folder says of it.
+"""A trial of memory: a short real run, in a process that may die, and whether it fits.
 
-It is the run that would be made, with its data, workers and limit, but of a few batches
-(`train.training_setup.shorten`). The folder, of kind `trial`, is removed in the end.
+It has the data, workers and limit of the real run, but only a few batches
+(`train.training_setup.shorten`). Its folder, of kind `trial`, is removed afterwards.
 """
 
 from __future__ import annotations
@@ -34,31 +34,21 @@ from stepscope.units import format_bytes
 
 
 def temporary_folder(out: Path) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder beside the runs: what is for all may lie in memory, and would take of it.
-
-    Folders that a killed process has left there are removed.
-
-    Raises:
-        RequestError: it cannot be made.
-    """
+    """Make a folder beside the runs, as /tmp may be in memory; remove those of killed processes."""
     beside = next(each for each in (out, *out.absolute().parents) if each.is_dir())
-    # It names the machine: on a disk that several share, the processes of others look dead here.
+    # It names the machine: on a shared disk, the processes of other machines look dead here.
     prefix = f".trial-{slug(platform.node())}-"
-    _remove_leftovers(beside, prefix)
+    for folder in beside.glob(f"{prefix}*"):
+        maker = folder.name.removeprefix(prefix).partition("-")[0]
+        if maker.isdecimal() and not psutil.pid_exists(int(maker)):
+            shutil.rmtree(folder, ignore_errors=True)  # it may be another user's
     try:
         return tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=beside)
     except OSError as error:
         raise RequestError(
             f"cannot make a folder for a trial in {str(beside)!r}: {error.strerror}. "
-            "Choose a folder that can be written with --out DIR."
+            "Name a writable folder with --out DIR."
         ) from error
-
-
-def _remove_leftovers(beside: Path, prefix: str) -> None:
-    for folder in beside.glob(f"{prefix}*"):
-        maker = folder.name.removeprefix(prefix).partition("-")[0]
-        if maker.isdecimal() and not psutil.pid_exists(int(maker)):
-            shutil.rmtree(folder, ignore_errors=True)  # it may be another person's
 
 
 def try_out(
@@ -67,20 +57,16 @@ def try_out(
     pool: str = "host",
     fork_server: ForkServer | None = None,
 ) -> BatchTrial:
-    """Make a short run of a spec under its memory limit, and say whether it fits.
+    """Run a spec briefly under its memory limit, and return whether it fits.
 
-    `limit` is what the `pool` holds whose peak and forecast are wanted.
-
-    Raises:
-        Interrupted: a stop was requested.
-        RequestError: the run could not be made, or its folder not be written.
+    `limit` is that of the `pool` whose peak and forecast are returned.
     """
     preflight.require_one_process(spec, "a trial of its memory")
     with temporary_folder(Path(spec.out)) as out:
         spec = spec.model_copy(update={"name": "trial", "out": out})
         try:
             preflight.check(spec)
-        except MachineError as error:  # /dev/shm has no room for the batches of the workers
+        except MachineError as error:  # /dev/shm is too small for the batches of the workers
             return BatchTrial(
                 spec.batch_size,
                 False,
@@ -106,7 +92,7 @@ def try_out(
 
 
 def _judge(spec: RunSpec, limit: Limit, pool: str, run: Run, exit_code: int) -> BatchTrial:
-    """Say from a folder whether a run like this one fits; its figures are all of one pool."""
+    """Return whether a recorded run fits, with the figures of one pool."""
     bill = run.summary.get("memory_bill")
     seen = bill.get("pools", {}).get(pool) if bill else None
     peak = seen["peak_bytes"] if seen else None
@@ -114,7 +100,7 @@ def _judge(spec: RunSpec, limit: Limit, pool: str, run: Run, exit_code: int) -> 
         peak = run.summary.get("peak_memory_bytes")
     reason: str | None = run.info.get("reason")
     if run.status == schema.OUT_OF_MEMORY and reason:
-        reason = reason.partition(". ")[0]  # what it advises beyond that is a mere forecast
+        reason = reason.partition(". ")[0]  # without its advice, which is only a forecast
     if run.status == schema.COMPLETED:
         reason = why_not(run, limit, peak)
     return BatchTrial(
@@ -131,20 +117,20 @@ def _judge(spec: RunSpec, limit: Limit, pool: str, run: Run, exit_code: int) -> 
 
 
 def why_not(run: Run, limit: Limit, peak_bytes: int | None) -> str | None:
-    """Say why a completed short run does not fit after all, or None."""
+    """Return why a completed short run does not fit after all, or None."""
     acted = {event.get("action", event["event"]) for event in run.events}
     if acted & {Action.END_WORKER.value, "workers_fallback"}:
-        return "it lost loader workers for want of memory"
+        return "it lost loader workers because memory ran out"
     if Action.ASK.value in acted:
-        return "memory ran short, and it went on although it was told"
+        return "it ran short of memory and ignored the request to stop"
     if peak_bytes is not None and peak_bytes > EDGE * limit.bytes:
         edge = f"{EDGE:.0%} of {format_bytes(limit.bytes)}"
-        return f"it took {format_bytes(peak_bytes)}, above {edge}: too near for a long run"
+        return f"it took {format_bytes(peak_bytes)}, above {edge}: too close for a long run"
     return None
 
 
 class SilentListener:
-    """Shows nothing: a trial is shown when it has ended."""
+    """A listener that shows nothing."""
 
     def message(self, message: RunMessage) -> None:
         """Ignore a message of the training."""

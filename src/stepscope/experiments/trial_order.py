@@ -1,7 +1,7 @@
-"""Which trials: a grid of settings, each once a round, every round in another random order.
+"""Which trials: a grid of settings, each once in a round, every round in another random order.
 
-Within a round the settings meet the same machine: what slows it for a while slows them alike, and
-no setting is always the first. The order is recorded.
+What slows the machine for a while slows all settings of a round alike, and none is always the
+first. The order is recorded.
 """
 
 from __future__ import annotations
@@ -23,27 +23,19 @@ else:
     import tomli as tomllib
 
 DEFAULT_REPEATS = 6
-_NO_AXES = ("name", "out")  # they say where a run is recorded, not what it does
+_NO_AXES = ("name", "out")  # where a run is recorded, not what it does
 _MOST_TRIALS = 100_000
 
 
 def read_axes(over: Sequence[str], *, of_script: bool = False) -> dict[str, list[SettingValue]]:
-    """Read `key=v1,v2,…`, once for each axis.
-
-    Raises:
-        RequestError: an axis that does not exist, stands twice, or has no values.
-    """
+    """Read `key=v1,v2,…`, once for each axis; refuse unknown, repeated and empty ones."""
     if not over:
-        raise RequestError(
-            "over: wanted at least one axis, found none. Give it like --over workers=0,1,2."
-        )
+        raise RequestError("over: wanted at least one axis, such as workers=0,1,2; found none.")
     axes: dict[str, list[SettingValue]] = {}
     for each in over:
         name, values = _read_axis(each, of_script)
         if name in axes:
-            raise RequestError(
-                f"over: {name} stands twice. Give all its values at once: {name}=a,b,c"
-            )
+            raise RequestError(f"over: {name} is given twice. List all its values: {name}=a,b,c")
         axes[name] = values
     return axes
 
@@ -58,7 +50,7 @@ def _read_axis(text: str, of_script: bool) -> tuple[str, list[SettingValue]]:
     _check_axis(name, of_script)
     words = [word.strip() for word in listed.split(",")]
     if "" in words:
-        raise RequestError(f"over: {name} wants values between its commas, found {listed!r}.")
+        raise RequestError(f"over: wanted a value between all commas, found {name}={listed}.")
     # A script reads its own flags, so they stay as they were written.
     values = [word if argument else _value(word) for word in words]
     twice = [value for value in values if values.count(value) > 1]
@@ -78,12 +70,12 @@ def _check_axis(name: str, of_script: bool) -> None:
         return
     known = LOADER_SETTINGS if of_script else [n for n in field_names() if n not in _NO_AXES]
     if name not in known:
-        also = f" Its own flags are written {ARGUMENT}--lr=0.1,0.01." if of_script else ""
+        also = f" Write its own flags as {ARGUMENT}--lr=0.1,0.01." if of_script else ""
         raise RequestError(f"over: there is no axis {name!r}.{nearest(name, known)}{also}")
 
 
 def _value(word: str) -> SettingValue:
-    """Read a number or a truth value as such; everything else is a word."""
+    """Read a number, true or false; everything else is a word."""
     try:
         value = tomllib.loads(f"value = {word}")["value"]
     except ValueError:
@@ -99,11 +91,7 @@ def grid(axes: Mapping[str, Sequence[SettingValue]]) -> list[dict[str, SettingVa
 def plan_trials(
     settings: Sequence[Mapping[str, SettingValue]], repeats: int, seed: int
 ) -> list[Trial]:
-    """Lay out all trials in the order in which they are to be run.
-
-    Raises:
-        RequestError: there would be none, or more than anybody can mean.
-    """
+    """Return all trials in the order in which they are run; refuse none and too many."""
     if repeats < 1:
         raise RequestError(f"repeats: wanted 1 or more, found {repeats}.")
     if not 0 < len(settings) * repeats <= _MOST_TRIALS:

@@ -1,22 +1,26 @@
-"""What is known of a training before the first trial of its workers."""
+"""Which numbers of workers to try, and how long: known before the first trial."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
-from stepscope.data import dataset_registry
 from stepscope.errors import RequestError
 from stepscope.experiments.max_batch_trials import limit_now
 from stepscope.experiments.script_loaders import NO_LOADER, batch_bytes, training_loader
-from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload, Workload
+from stepscope.experiments.workload import (
+    ScriptWorkload,
+    TrainingWorkload,
+    Workload,
+    dataset_of,
+    training_samples_of,
+)
 from stepscope.hardware import host
 from stepscope.records.run_reader import Run
 from stepscope.records.types import SettingValue, WorkerBounds
-from stepscope.train.source_settings import data_source_of
 from stepscope.units import format_count
 
-# --- How much may be measured: a tenth of an epoch's steps to choose by, as much to verify by
+# --- How much is measured: a tenth of an epoch's steps to choose, as many to verify
 
 
 _SHARE = 10
@@ -30,7 +34,7 @@ _MOST_STEPS = 40  # more steps of one run say little more: runs differ by more t
 
 @dataclass(frozen=True)
 class TrialBudget:
-    """Steps that a trial measures, rounds of such trials, and the most steps of all rounds."""
+    """The steps of a trial, the rounds, and the most steps of all rounds."""
 
     steps: int
     rounds: int
@@ -38,17 +42,17 @@ class TrialBudget:
 
     @classmethod
     def of(cls, most: int, rounds: int) -> TrialBudget:
-        """Divide steps among rounds; too few of them give the least there is."""
+        """Divide steps among rounds, within the least and the most of a trial."""
         return cls(min(_MOST_STEPS, max(_LEAST_STEPS, most // rounds)), rounds, most)
 
     def rounds_with(self, workers: int) -> int:
-        """Return how many rounds a number of workers can be in: its windows are whole turns."""
+        """Return the rounds for a number of workers, whose trials are whole turns of them."""
         window = whole_turns(self.steps, workers)
         return max(_LEAST_ROUNDS, min(self.rounds, self.most // window))
 
 
 def budgets_of(steps_an_epoch: int) -> tuple[TrialBudget, TrialBudget]:
-    """Give a tenth of an epoch to choose by, and as much to verify by."""
+    """Return the budgets to choose and to verify by: a tenth of an epoch each."""
     most = steps_an_epoch // _SHARE
     rounds = next((n for n in _CHOOSING_ROUNDS if most // n >= _ENOUGH_STEPS), _LEAST_ROUNDS)
     verifying = TrialBudget.of(most, max(rounds, _LEAST_VERIFYING_ROUNDS))
@@ -56,35 +60,34 @@ def budgets_of(steps_an_epoch: int) -> tuple[TrialBudget, TrialBudget]:
 
 
 def most_workers(budget: TrialBudget) -> int:
-    """Return the largest number whose turns go into the budget often enough."""
+    """Return the largest number of workers whose turns fit into the budget."""
     return max(1, budget.most // _LEAST_ROUNDS)
 
 
 # --- Which numbers of workers are worth a trial on this machine
 
 
-# Workers that mostly wait (for a disk, a server) need no core each; more than this is no answer.
+# Workers that mostly wait for a disk or a server need no core each.
 _MOST_WAITING_A_CPU = 8
 _LITTLE_CPU = 0.5  # of a worker's time
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A number of workers; with other compute threads than torch chose, where they compete."""
+    """A number of workers; `threads` only where fewer than torch chose are tried."""
 
     workers: int
     threads: int | None = None
 
     @property
     def values(self) -> dict[str, SettingValue]:
-        """The settings that it stands for."""
-        if self.threads is None:
-            return {"workers": self.workers}
-        return {"workers": self.workers, "threads": self.threads}
+        """Its settings."""
+        threads = {} if self.threads is None else {"threads": self.threads}
+        return {"workers": self.workers, **threads}
 
     @property
     def size(self) -> tuple[int, int]:
-        """What orders them: workers; with as many, those that leave torch its threads first."""
+        """The order of candidates: by workers, torch's own number of threads first."""
         return self.workers, 0 if self.threads is None else 1
 
     def __str__(self) -> str:
@@ -98,7 +101,7 @@ class Candidate:
 class Bounds:
     """The resources for workers; an unknown one, None, does not limit them.
 
-    `limit_bytes` is what the whole training may take, `alone_bytes` what it takes without workers.
+    `limit_bytes` is for the whole training, `alone_bytes` is its memory without workers.
     """
 
     cpus: int
@@ -112,7 +115,7 @@ class Bounds:
 
     @property
     def by_memory(self) -> int | None:
-        """How many workers the memory takes that the training itself leaves."""
+        """How many workers fit into the memory that the training leaves."""
         if self.limit_bytes is None or self.alone_bytes is None or not self.worker_bytes:
             return None
         return max(0, self.limit_bytes - self.alone_bytes) // self.worker_bytes
@@ -131,7 +134,7 @@ class Bounds:
         return min(limit for limit in limits if limit is not None)
 
     def to_json(self) -> WorkerBounds:
-        """Say what binds."""
+        """Return the limits."""
         return {
             "cpus": self.cpus,
             "by_memory": self.by_memory,
@@ -141,7 +144,7 @@ class Bounds:
 
 
 def first_candidates(bounds: Bounds, current: int) -> list[Candidate]:
-    """Return 0, 1, 2, 4, … up to the bound, the bound itself, and what is set now."""
+    """Return 0, 1, 2, 4, … up to the bound, the bound itself, and the current number."""
     most = bounds.most()
     numbers = {0, most, current}
     power = 1
@@ -154,7 +157,7 @@ def first_candidates(bounds: Bounds, current: int) -> list[Candidate]:
 def next_larger(
     largest: int, bounds: Bounds, load_s: float | None, load_cpu_s: float | None
 ) -> Candidate | None:
-    """Return a larger number to try where workers mostly wait for something that is no core."""
+    """Return a larger number to try if workers mostly wait rather than compute."""
     if not load_s or load_cpu_s is None or load_cpu_s > _LITTLE_CPU * load_s:
         return None
     most = bounds.most(mostly_waiting=True)
@@ -168,16 +171,15 @@ _LONG_EPOCH = 1000  # steps, if the length of an epoch is unknown
 
 @dataclass(frozen=True)
 class Setup:
-    """A training, its workers as they are set now, and what bounds them.
+    """A training, its current workers, and their bounds.
 
-    `most_steps` ends every trial, if the user set it; `reads_files` is None if it is unknown.
+    `most_steps` is the user's --max-steps; `reads_files` is None if it is unknown.
     """
 
     workload: Workload
     current: Candidate
     steps_an_epoch: int | None
     batches_a_step: int
-    prefetch: int
     bounds: Bounds
     choosing: TrialBudget
     verifying: TrialBudget
@@ -187,39 +189,30 @@ class Setup:
     warnings: tuple[str, ...] = ()
 
     def values(self, candidate: Candidate, steps: int) -> dict[str, SettingValue]:
-        """Return the settings of a short trial: enough steps to get going, then the window."""
-        named = {
-            "workers": candidate.workers,
-            "prefetch": self.prefetch,
-            "accumulate": self.batches_a_step,
-        }
+        """Return the settings of a short trial: the start-up steps, then the measured ones."""
+        prefetch = self.bounds.prefetch
+        named = {"prefetch": prefetch, "accumulate": self.batches_a_step, **candidate.values}
         in_all = start_up_steps(named) + whole_turns(steps, candidate.workers)
         limits = [limit for limit in (self.steps_an_epoch, self.most_steps) if limit is not None]
         values = {**candidate.values, "max_steps": min([in_all, *limits])}
         if isinstance(self.workload, ScriptWorkload) and candidate.workers:
-            # Named, so that the trial's record tells which batches only filled the buffers.
-            values["prefetch"] = self.prefetch
+            # Named, so that the trial's record shows which batches only filled the buffers.
+            values["prefetch"] = prefetch
         return values
 
 
 def setup_of_training(workload: TrainingWorkload) -> Setup:
-    """Return what the settings of a built-in training say.
-
-    Raises:
-        RequestError: there is nothing for workers to load.
-    """
+    """Read the setup from a spec; raise RequestError if there is nothing to load."""
     spec = workload.spec({})
     if spec.source == "synthetic":
-        raise RequestError("source: synthetic batches are not loaded, so there are no workers.")
-    dataset = dataset_registry.find(spec.data, data_source_of(spec))
-    samples = dataset.count("train", spec.samples) - spec.validation
-    steps = -(-samples // (spec.batch_size * spec.accumulate))
+        raise RequestError("source: synthetic batches need no workers. Use memory or local.")
+    steps = -(-training_samples_of(spec) // (spec.batch_size * spec.accumulate))
     choosing, verifying = budgets_of(steps)
     bounds = Bounds(
         cpus=host.usable_cpus() or 1,
         limit_bytes=limit_now(spec.memory_limit).bytes,
         shm_free_bytes=host.shared_memory_free_bytes(),
-        batch_bytes=spec.batch_size * dataset.input_bytes,
+        batch_bytes=spec.batch_size * dataset_of(spec).input_bytes,
         prefetch=spec.prefetch,
         by_epoch=most_workers(choosing),
     )
@@ -229,7 +222,6 @@ def setup_of_training(workload: TrainingWorkload) -> Setup:
         Candidate(spec.workers),
         steps,
         spec.accumulate,
-        spec.prefetch,
         bounds,
         choosing,
         verifying,
@@ -240,11 +232,7 @@ def setup_of_training(workload: TrainingWorkload) -> Setup:
 
 
 def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
-    """Return what a short, unchanged run of a user's script shows.
-
-    Raises:
-        RequestError: it makes no loader that workers could be given to.
-    """
+    """Read the setup from a short run of a script; raise RequestError if it has no loader."""
     loader = training_loader(looked)
     if loader is None:
         raise RequestError(f"{NO_LOADER}.")
@@ -267,7 +255,6 @@ def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
         Candidate(found["num_workers"]),
         steps,
         1,
-        bounds.prefetch,
         bounds,
         choosing,
         verifying,

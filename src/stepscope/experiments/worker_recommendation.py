@@ -1,4 +1,4 @@
-"""The number of workers to use, and all that carries it, as plain values."""
+"""Which number of workers to use, from the figures of trials."""
 
 from __future__ import annotations
 
@@ -21,16 +21,12 @@ from stepscope.stats import (
     verdict,
 )
 
-# --- What has been seen of each number of workers, and what follows from it. No trial is made
-# here.
-
-
-MOST_SLOWDOWN = 0.03  # a loss of this share of the best's throughput is none
+MOST_SLOWDOWN = 0.03  # a smaller loss of throughput than this does not count
 
 
 @dataclass(frozen=True)
 class Pick:
-    """The number to use; decided where the evidence shows that it is tied with the best."""
+    """The number to use; `decided` if the rounds prove that it is tied with the best."""
 
     candidate: Candidate
     best: Candidate
@@ -41,19 +37,18 @@ class Pick:
 
 @dataclass
 class Board:
-    """Figures of trials, by candidate and round; who died, and who is out of the running."""
+    """The figures of trials by candidate and round.
+
+    Candidates that died are no answer, however fast they were; those in `out` were dropped.
+    """
 
     seen: dict[Candidate, dict[int, TrialMetrics]] = field(default_factory=dict)
     died: dict[Candidate, str] = field(default_factory=dict)
     out: set[Candidate] = field(default_factory=set)
 
     def note(self, candidate: Candidate, round_: int, figures: TrialMetrics) -> None:
-        """Take the figures of one trial."""
+        """Add the figures of one trial."""
         self.seen.setdefault(candidate, {})[round_] = figures
-
-    def note_death(self, candidate: Candidate, reason: str) -> None:
-        """Leave a candidate out that died: it is no answer, however fast it was before."""
-        self.died[candidate] = reason
 
     @property
     def alive(self) -> list[Candidate]:
@@ -62,7 +57,7 @@ class Board:
 
     @property
     def playing(self) -> list[Candidate]:
-        """Those that may still be the answer."""
+        """The candidates that may still be the answer."""
         return [each for each in self.alive if each not in self.out]
 
     def steady(self, candidate: Candidate) -> list[StepFigures]:
@@ -70,11 +65,11 @@ class Board:
         return [figures["steady"] for figures in self.seen.get(candidate, {}).values()]
 
     def rates(self, candidate: Candidate) -> list[float]:
-        """Return samples a second, one a round."""
+        """Return the samples per second of each round."""
         return [rate_of(figures) for figures in self.seen[candidate].values()]
 
     def wait_share(self, candidate: Candidate) -> float:
-        """Return the largest share of its time that a candidate waited for data in any round."""
+        """Return the largest share of time waiting for data in any round."""
         return max(wait_share(each) for each in self.steady(candidate))
 
     def ratio(self, baseline: Candidate, other: Candidate) -> Ratio | None:
@@ -85,7 +80,7 @@ class Board:
 
     @property
     def best(self) -> Candidate:
-        """The fastest of those still playing, over the rounds that all of them were in."""
+        """The fastest candidate, over the rounds that all of them were in."""
         playing = self.playing
         shared = set.intersection(*(set(self.seen[each]) for each in playing))
 
@@ -96,33 +91,33 @@ class Board:
         return max(playing, key=speed)
 
     def pick(self) -> Pick:
-        """Return the smallest number that is tied with the best, or may be."""
+        """Return the smallest number that is tied, or may be tied, with the best."""
         best = self.best
         for candidate in self.playing:
             to_best = self.ratio(best, candidate)
             standing = tie(to_best, MOST_SLOWDOWN)
             if candidate == best:
-                why = "it is the fastest, and no smaller number is tied with it"
+                why = "it is the fastest, and no smaller number is as fast"
                 return Pick(candidate, best, to_best, self._is_settled(candidate), why)
             if standing == "tied":
-                why = "it loses 3 % at most, at its interval's edge"
+                why = "it is at most 3 % slower than the fastest (95 % interval)"
                 return Pick(candidate, best, to_best, True, why)
             if self.wait_share(candidate) <= MOST_SLOWDOWN and standing != "worse":
                 share = self.wait_share(candidate)
-                why = f"it waits for data {share:.1%} of its time: more have nothing to hide"
+                why = f"only {share:.1%} of its time waits for data, so more cannot help"
                 return Pick(candidate, best, to_best, True, why)
             if to_best is not None and to_best.ratio >= 1 - MOST_SLOWDOWN:
-                why = "it came within 3 % of the fastest, and the noise hides the rest"
+                why = "it came within 3 % of the fastest, and noise hides the difference"
                 return Pick(candidate, best, to_best, False, why)
         raise AssertionError("the best is one of those playing")
 
     def _is_settled(self, best: Candidate) -> bool:
-        """Say whether every smaller number is out, or was shown to be worse."""
+        """Return whether every smaller number is out or proven worse."""
         smaller = [each for each in self.playing if each.size < best.size]
         return all(tie(self.ratio(best, each), MOST_SLOWDOWN) == "worse" for each in smaller)
 
     def drop_losers(self) -> None:
-        """Take those out that were shown to be worse and, of many left, the slower half."""
+        """Drop the candidates that are proven worse and, of many left, the slower half."""
         best, pick = self.best, self.pick().candidate
         for each in self.playing:
             if each != best and tie(self.ratio(best, each), MOST_SLOWDOWN) == "worse":
@@ -134,18 +129,18 @@ class Board:
 
 
 def rate_of(figures: TrialMetrics) -> float:
-    """Return the samples a second of a trial that gave a result."""
+    """Return the samples per second of a trial with a result."""
     rate = figures["steady_samples_per_s"]
     assert rate is not None, "a trial without a rate is no result"
     return rate
 
 
-_SLOWER = "{} looked better, but the verification showed what is set now to be faster"
+_SLOWER = "{} looked faster, but the current setting won the verification"
 
 
 @dataclass(frozen=True)
 class WorkerRecommendation:
-    """What was set up, seen, picked and verified."""
+    """The pick, its verification, and the trials behind it."""
 
     setup: Setup
     board: Board
@@ -156,15 +151,14 @@ class WorkerRecommendation:
 
     @property
     def recommended(self) -> Candidate:
-        """The pick, unless the verification showed that what is set now is faster."""
+        """The pick, unless the current setting won the verification."""
         return self.setup.current if verdict(self.verified) == SLOWER else self.pick.candidate
 
     def to_json(self, path: Path) -> WorkersAnswer:
-        """Return it as plain values; `path` is the folder of the trials."""
+        """Return it as plain values, with the folder of the trials."""
         bound, bound_why = self._bound_by(self.setup.current)
         after, _ = self._bound_by(self.recommended)
-        ratio = self.verified
-        was_slower = verdict(ratio) == SLOWER
+        ratio, was_slower = self.verified, verdict(self.verified) == SLOWER
         others = [each for each in self.board.died if each not in self.board.seen]
         return {
             "recommended": self.recommended.workers,
@@ -205,8 +199,8 @@ class WorkerRecommendation:
         if self.verified is not None:
             return None
         if self.pick.candidate == current:
-            return "what is set now is the number to use: there was nothing to compare it with"
-        return f"what is set now gave no result: {self.board.died.get(current, 'not tried')}"
+            return "the current number is the one to use, so there was nothing to compare"
+        return f"the current number gave no result: {self.board.died.get(current, 'not tried')}"
 
     def _bound_by(self, candidate: Candidate) -> tuple[str, str]:
         steady = self.board.steady(candidate)

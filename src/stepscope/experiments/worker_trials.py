@@ -1,9 +1,11 @@
-"""How many loader workers? Tried under the real consumer, decided by intervals, verified."""
+"""How many loader workers? Trials of the real training, compared by intervals, verified."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -31,7 +33,7 @@ from stepscope.stats import Ratio, ratio_of_rounds
 
 _CLEARLY_FASTER = 1.1  # then a still larger number is worth a trial
 _VERIFYING = 1001  # the first round number of trials that verify
-_FROM_MEMORY = 2001
+_FROM_MEMORY = 1000
 _LEAST_LIMIT_S = 60.0
 _TIMES_THE_FIRST = 10  # a trial that takes so many times as long hangs: torch waits for ever
 
@@ -46,13 +48,10 @@ class WorkerSearch:
     from_memory: StepFigures | None = None
     chance: random.Random = field(default_factory=random.Random)
     _began: float = field(default_factory=time.monotonic)
+    _verifying: Iterator[int] = field(default_factory=lambda: itertools.count(_VERIFYING))
 
     def run(self) -> WorkerRecommendation:
-        """Choose, verify, and say what binds.
-
-        Raises:
-            AnswerIsNo: no trial completed.
-        """
+        """Choose, verify, and find the bottleneck; raise AnswerIsNo if no trial completes."""
         self._first_round()
         for number in range(2, self.setup.choosing.rounds + 1):
             if number > 2 and self.board.pick().decided:
@@ -90,7 +89,7 @@ class WorkerSearch:
             raise AnswerIsNo("; ".join(f"{c}: {why}" for c, why in self.board.died.items()))
 
     def _try_larger(self) -> None:
-        """Go on to larger numbers while they help and mostly wait for something that is no CPU."""
+        """Try larger numbers while they help and the workers mostly wait, not compute."""
         while True:
             best = self.board.best
             smaller = [c for c in self.board.alive if c.workers < best.workers]
@@ -107,7 +106,7 @@ class WorkerSearch:
                 return
 
     def _competes(self, candidate: Candidate) -> bool:
-        """Say whether workers and compute threads fight for the CPUs, so that fewer may help."""
+        """Return whether workers and compute threads compete for CPUs: fewer threads may help."""
         alone = self.board.steady(Candidate(0))
         cpus = self.setup.bounds.cpus
         if not self.setup.shares_cpus or candidate.workers == 0 or cpus == 1 or not alone:
@@ -123,10 +122,10 @@ class WorkerSearch:
             self.board.note(candidate, number, trial.metrics)
             self._learn_sizes(candidate, trial)
         else:
-            self.board.note_death(candidate, reason)
+            self.board.died[candidate] = reason
 
     def _make(self, candidate: Candidate, steps: int, number: int) -> Trial:
-        trial = self.bench.add(self.setup.values(candidate, steps), number)
+        [trial] = self.bench.have([self.setup.values(candidate, steps)], number)
         wall_s = trial.metrics.get("wall_s")
         if self.bench.time_limit_s is None and wall_s:
             limit_s = max(_LEAST_LIMIT_S, _TIMES_THE_FIRST * wall_s)
@@ -134,14 +133,14 @@ class WorkerSearch:
         return trial
 
     def _take_warnings(self, trial: Trial) -> None:
-        """Keep what is said of a script's loader with so many workers, once each."""
+        """Keep each warning about a script's loader once."""
         if trial.run is not None:
             said = warnings_of(run_reader.load_run(self.bench.folder.path / trial.run))
             kept = dict.fromkeys([*self.setup.warnings, *said])
             self.setup = replace(self.setup, warnings=tuple(kept))
 
     def _learn_sizes(self, candidate: Candidate, trial: Trial) -> None:
-        """Keep what the training takes alone and what a worker takes, to bound larger numbers."""
+        """Keep the memory of the training and of a worker, to bound larger numbers."""
         bounds, seen = self.setup.bounds, trial.metrics
         if candidate.workers == 0 and seen.get("peak_memory_bytes"):
             bounds = replace(bounds, alone_bytes=seen["peak_memory_bytes"])
@@ -150,7 +149,7 @@ class WorkerSearch:
         self.setup = replace(self.setup, bounds=bounds)
 
     def _verified(self) -> tuple[Pick, Ratio | None]:
-        """Pick, and verify the pick; one that dies in the verification is none after all."""
+        """Pick and verify; if the pick dies in the verification, pick again."""
         while True:
             pick = self.board.pick()
             verified = self._verify(pick.candidate)
@@ -159,44 +158,43 @@ class WorkerSearch:
             self._check_that_one_lives()
 
     def _verify(self, pick: Candidate) -> Ratio | None:
-        """Run the pick and what is set now in turn; None where they are the same."""
+        """Run the pick and the current setting in turn; None if they are the same."""
         current, budget = self.setup.current, self.setup.verifying
         if pick == current or current in self.board.died:
             return None
         rates: dict[Candidate, list[float]] = {pick: [], current: []}
         rounds = min(budget.rounds_with(each.workers) for each in rates)
-        for number in range(rounds):
+        for number in itertools.islice(self._verifying, rounds):
             both = [pick, current]
             self.chance.shuffle(both)
-            made = {each: self._make(each, budget.steps, _VERIFYING + number) for each in both}
-            reasons = {each: why_no_result(trial) for each, trial in made.items()}
-            for each, reason in reasons.items():
-                if reason is not None:
-                    self.board.note_death(each, reason)
+            made = {each: self._make(each, budget.steps, number) for each in both}
+            for each, trial in made.items():
+                if (reason := why_no_result(trial)) is not None:
+                    self.board.died[each] = reason
                     return None
-            for each in both:
-                rates[each].append(rate_of(made[each].metrics))
+            for each, trial in made.items():
+                rates[each].append(rate_of(trial.metrics))
         return ratio_of_rounds(rates[current], rates[pick])
 
     def _look_at_memory(self) -> None:
-        """Where samples come from files, look how long batches take from memory, to tell apart."""
+        """Time batches from memory too, to separate reading files from preprocessing."""
         current = self.setup.current
         if not self.setup.reads_files or current in self.board.died:
             return
         values = self.setup.values(current, self.setup.choosing.steps)
         values |= {"source": "memory", "source_delay_ms": 0.0, "page_cache": "keep"}
-        trial = self.bench.add(values, _FROM_MEMORY)
+        [trial] = self.bench.have([values], _FROM_MEMORY)
         self.from_memory = trial.metrics.get("steady")
 
 
 def why_no_result(trial: Trial) -> str | None:
-    """Say why a trial tells nothing of its number of workers, or None where it does."""
+    """Return why a trial measured nothing of its number of workers, or None."""
     if trial.status != schema.COMPLETED:
         return trial.reason or trial.status
     if trial.metrics.get("workers_lost"):
-        return "it lost loader workers on the way, so it is not what was asked for"
+        return "it lost loader workers during the trial"
     if not trial.metrics.get("steady_samples_per_s"):
-        return "too few steps to measure: all of them only fill its buffers"
+        return "too few steps to measure: all of them only filled the prefetch buffers"
     return None
 
 
@@ -207,14 +205,11 @@ def find_workers(
     out: Path,
     name: str,
 ) -> WorkersAnswer:
-    """Find the number of workers to use, and return it with all that carries it.
-
-    The trials are kept in a folder like a sweep's.
+    """Find the number of workers to use, with its evidence; the trials are kept like a sweep's.
 
     Raises:
         RequestError: there is no loader that workers could be given to.
         AnswerIsNo: no trial completed.
-        Interrupted: a stop was requested.
     """
     workload.check({})
     asked = cast(SweepPlan, {"kind": "workers", **workload.to_json(), "over": None})
@@ -230,11 +225,9 @@ def find_workers(
 
 def _look_at_script(bench: TrialBench, workload: ScriptWorkload) -> Setup:
     """Run a user's script for a few steps, unchanged, to learn about its DataLoader."""
-    trial = bench.add({"max_steps": LOOK_STEPS}, 0)
+    [trial] = bench.have([{"max_steps": LOOK_STEPS}], 0)
+    folder = load_sweep(bench.folder.path).folder_of(trial)
     if trial.status != schema.COMPLETED or trial.exit_code:
         error = RequestError if trial.exit_code == RequestError.exit_code else AnswerIsNo
-        folder = load_sweep(bench.folder.path).folder_of(trial)
-        raise error(f"{trial.reason}. What the script printed is in {folder}.")
-    return setup_of_script(
-        workload, run_reader.load_run(load_sweep(bench.folder.path).folder_of(trial))
-    )
+        raise error(f"{trial.reason}. The script's output is in {folder}.")
+    return setup_of_script(workload, run_reader.load_run(folder))

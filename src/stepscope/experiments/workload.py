@@ -1,4 +1,4 @@
-"""What an experiment runs again and again with other settings: our training or a user's script."""
+"""What an experiment runs with other settings: a built-in training or a user's script."""
 
 from __future__ import annotations
 
@@ -53,16 +53,13 @@ def dataset_of(spec: RunSpec) -> DataSet:
 
 
 def training_samples_of(spec: RunSpec) -> int:
-    """Return how many samples an epoch of a spec has, those held out left aside."""
+    """Return the training samples of an epoch, without held-out ones."""
     return dataset_of(spec).count("train", spec.samples) - spec.validation
 
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """How to run one trial: its folder, its listener and its time limit.
-
-    A training of ours is forked from the `fork_server`, where there is one.
-    """
+    """How to run one trial; a built-in training is forked from the `fork_server`, if any."""
 
     path: Path
     listener: RunListener
@@ -71,24 +68,24 @@ class TrialRequest:
 
 
 class Workload(Protocol):
-    """Something that can be run repeatedly with other values of its settings."""
+    """Something that can be run repeatedly with other settings."""
 
     def check(self, values: Mapping[str, SettingValue]) -> None:
-        """Raise for values that could only fail, before anything starts."""
+        """Refuse values that could only fail, before anything starts."""
 
     def run(self, values: Mapping[str, SettingValue], trial_request: TrialRequest) -> Outcome:
         """Run it once, recorded in a new folder."""
 
     def to_json(self) -> WorkloadRecord:
-        """Return what `workload_of` makes it again from."""
+        """Return the record that `workload_of` reads."""
 
 
 @dataclass(frozen=True)
 class TrainingWorkload:
-    """A training of ours. `asked` holds only the settings given by the user.
+    """A built-in training. `asked` holds only the settings given by the user.
 
-    A quick one makes no memory forecast, which takes seconds. `choice` goes into the record: how
-    the settings were chosen, where they were.
+    A quick one makes no memory forecast, which takes seconds. `choice` records how the settings
+    were chosen.
     """
 
     asked: Mapping[str, SettingValue] = field(default_factory=dict)
@@ -97,15 +94,11 @@ class TrainingWorkload:
     choice: RecordedSpec | None = None
 
     def spec(self, values: Mapping[str, SettingValue]) -> RunSpec:
-        """Return the settings with some of them changed.
-
-        Raises:
-            RequestError: they do not fit together.
-        """
+        """Return the validated settings with some of them changed."""
         return with_changes(self.asked, values)
 
     def check(self, values: Mapping[str, SettingValue]) -> None:
-        """Refuse what could only fail; too little room on this machine is for the trial to find."""
+        """Refuse what could only fail; too little memory or disk is a result of the trial."""
         spec = self.spec(values)
         check_requirements(spec.require, system_root())
         if self.mode == "load":
@@ -124,7 +117,7 @@ class TrainingWorkload:
             preflight.check(spec)
         except MissingExtraError:
             raise
-        except MachineError as error:  # too little room here: that is a result
+        except MachineError as error:  # too little memory or disk is a result
             return Outcome(schema.FAILED, str(error), error.exit_code)
         kind = "run" if self.mode == "train" else "load"
         asked = spec.model_dump(mode="json")
@@ -148,7 +141,7 @@ class ScriptWorkload:
     request: TraceRequest
 
     def request_with(self, values: Mapping[str, SettingValue]) -> TraceRequest:
-        """Return what is to be run, with some values changed."""
+        """Return the request with some values changed."""
         loader = dict(self.request.loader or {})
         arguments, max_steps = list(self.request.arguments), self.request.max_steps
         for name, value in values.items():
@@ -166,7 +159,7 @@ class ScriptWorkload:
         )
 
     def check(self, values: Mapping[str, SettingValue]) -> None:
-        """Refuse a script that is not there, and values that no loader takes."""
+        """Refuse a missing script, and values that no loader accepts."""
         check_script(self.request)
         for name, value in values.items():
             if name.startswith(ARGUMENT):
@@ -179,7 +172,7 @@ class ScriptWorkload:
                 raise RequestError(f"over: {name} wants {wanted}, found {value!r}.")
 
     def run(self, values: Mapping[str, SettingValue], trial_request: TrialRequest) -> Outcome:
-        """Run the script; what it prints goes into the trial's folder."""
+        """Run the script; its output goes into the trial's folder."""
         return run_script(
             self.request_with(values),
             trial_request.path,
@@ -198,22 +191,18 @@ class ScriptWorkload:
 
 
 def workload_of(info: WorkloadRecord) -> Workload:
-    """Make the workload of a recorded sweep again.
-
-    Raises:
-        RequestError: the record does not tell, or leaves a secret out.
-    """
+    """Return the workload of a recorded sweep; refuse one whose secret was not recorded."""
     try:
         if info["script"] is None:
             return TrainingWorkload(info["spec"] or {}, info["mode"], info.get("quick", False))
         called = info["script"]
         request = TraceRequest(**cast("Any", {**called, "arguments": tuple(called["arguments"])}))
     except (KeyError, TypeError) as error:
-        raise RequestError(f"sweep.json does not say what was tried: {error!r}.") from error
+        raise RequestError(f"sweep.json does not record what was run: {error!r}.") from error
     if any("***" in argument for argument in request.arguments):
         raise RequestError(
-            "the script was called with a secret, which is not recorded: this sweep cannot go on. "
-            "Begin it again, with the secret in an environment variable."
+            "the script was called with a secret, which is not recorded: this sweep cannot be "
+            "resumed. Start it again, with the secret in an environment variable."
         )
     return ScriptWorkload(request)
 

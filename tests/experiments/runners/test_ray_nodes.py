@@ -128,7 +128,7 @@ def test_a_lost_trial_is_left_to_another_node_where_there_is_one(
     planned = work._take(FAST)
     assert planned is not None
     assert list(work._again(planned, FAST, WHY)) == []
-    assert said == ["trial 1 was lost on a, and is made again: its disk is full."]
+    assert said == ["trial 1 was lost on a and is repeated: its disk is full."]
     pool.ready[FAST.id] = FAST  # it was looked at, and will do
     next_one = work._take(FAST)
     assert next_one is not None
@@ -155,7 +155,7 @@ def test_a_trial_that_every_node_refuses_has_failed_with_what_they_said() -> Non
     assert ended[:2] == [[], []]
     ((_, outcome),) = ended[2]
     assert (outcome.status, outcome.exit_code) == (schema.FAILED, 3)
-    assert outcome.reason == "it was lost 3 times; the last time, on a: no data."
+    assert outcome.reason == "it was lost 3 times, the last time on a: no data."
 
 
 def test_nodes_may_be_mixed_whatever_kind_began_a_round() -> None:

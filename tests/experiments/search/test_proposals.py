@@ -37,9 +37,9 @@ def test_a_budget_is_read_as_it_is_written(limits):
         ("", "wanted NAME=NUMBER"),
         ("cycles", "wanted NAME=NUMBER"),
         ("energy=1", "Did you mean 'energy_mj'"),
-        ("cycles=1,cycles=2", "stands twice"),
-        ("cycles=many", "a number above 0, found 'many'"),
-        ("cycles=0", "a number above 0, found '0'"),
+        ("cycles=1,cycles=2", "given twice"),
+        ("cycles=many", "a number above 0 for cycles, found 'many'"),
+        ("cycles=0", "a number above 0 for cycles, found '0'"),
         ("cycles=-1", "a number above 0"),
         ("cycles=nan", "a number above 0"),
         ("cycles=inf", "a number above 0"),
@@ -75,7 +75,7 @@ def test_every_batch_size_leaves_an_epoch_its_steps(samples, accumulate, process
     [
         ({}, 127, CIFAR, 4, "4 steps of 32 samples or more in an epoch, found 127 samples"),
         ({"accumulate": 8}, 800, CIFAR, 4, "4 steps of 32 x accumulate 8 samples"),
-        ({}, 1000, (3, 4, 40), 4, "sides for 2 stages of a network, found 4x40 pixels"),
+        ({}, 1000, (3, 4, 40), 4, "large enough for 2 stages of a network, found 4x40 pixels"),
         (ALL_NAMED, 1000, CIFAR, 1, "nothing is left to search"),
         ({**ALL_NAMED, "epochs": 2}, 1000, CIFAR, 1, "nothing is left to search"),
     ],
@@ -89,7 +89,7 @@ def test_no_more_ways_are_tried_than_there_are():
     open_to = ("momentum", "schedule")
     fixed = {name: value for name, value in ALL_NAMED.items() if name not in open_to}
     check_space(Space(fixed, 1000, CIFAR), 6)
-    with pytest.raises(RequestError, match=r"wanted 6 at most, .* found 7"):
+    with pytest.raises(RequestError, match=r"wanted at most 6, .* found 7"):
         check_space(Space(fixed, 1000, CIFAR), 7)
 
 
@@ -149,7 +149,7 @@ def test_where_little_is_left_open_nothing_is_proposed_twice(stopped_after):
 def test_when_everything_was_proposed_the_answer_is_no(monkeypatch):
     monkeypatch.setattr(proposals, "_MOST_DRAWS", 20)
     fixed = {name: value for name, value in ALL_NAMED.items() if name != "schedule"}
-    with pytest.raises(AnswerIsNo, match="nothing new is left to try after 2 proposals"):
+    with pytest.raises(AnswerIsNo, match="no new design is left after 2 proposals"):
         take(3, fixed=fixed)
 
 

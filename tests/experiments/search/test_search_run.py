@@ -20,8 +20,13 @@ from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.analyze.search_result import designs_of, rejected_of
 from stepscope.errors import AnswerIsNo, Interrupted, RequestError
 from stepscope.experiments.search import search_run
-from stepscope.experiments.search.halving import better_half, check_rungs, in_last_rung, rung_epochs
 from stepscope.experiments.search.search_budget import SearchBudget
+from stepscope.experiments.search.search_run import (
+    better_half,
+    check_rungs,
+    in_last_rung,
+    rung_epochs,
+)
 from stepscope.experiments.sweep_run import SweepInterrupted
 from stepscope.experiments.workload import TrainingWorkload
 from stepscope.models.efficient_design import read_design
@@ -217,7 +222,7 @@ def test_a_design_that_cannot_be_trained_is_out(search):
 
 
 def test_where_nothing_can_be_trained_the_answer_is_no(search):
-    with pytest.raises(AnswerIsNo, match="no design could be trained to be judged: it died"):
+    with pytest.raises(AnswerIsNo, match="no design could be trained: it died"):
         search(written={"dies": range(1000)})
 
 
@@ -250,7 +255,9 @@ def test_the_report_of_a_search_shows_accuracy_against_what_it_costs(search):
 
 
 def test_where_the_chosen_one_cannot_be_tested_the_answer_is_no(search):
-    with pytest.raises(search_run.NothingFound, match="chosen could be tested: it died") as ended:
+    with pytest.raises(
+        search_run.NothingFound, match="design could be tested: it died"
+    ) as ended:
         search(written={"dies_tested": True})
     recorded = load_sweep(ended.value.folder)
     assert recorded.info["status"] == schema.FAILED

@@ -1,4 +1,1 @@
-"""Where trials run: this machine or the nodes of a Ray cluster.
-
-`runner` is what a sweep knows of them; `local_runner` and `ray_runner` implement it.
-"""
+"""Where trials run: `runner` is the interface and this machine, `ray_runner` a Ray cluster."""

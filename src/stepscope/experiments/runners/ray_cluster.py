@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster: which there are, what kind they are, whether they will do."""
+"""The nodes of a Ray cluster: which there are, their kind, and whether they can make trials."""
 
 from __future__ import annotations
 
@@ -21,35 +21,34 @@ from stepscope.experiments.runners.ray_task import Refusal
 from stepscope.experiments.workload import Workload
 from stepscope.records.types import SettingValue
 
-# --- Is there a Ray cluster at an address? Found out within seconds: Ray itself tries for
-# minutes.
+# --- Is there a Ray cluster at an address? Answered within seconds: Ray itself tries for minutes
 
 
 AUTO = "auto"
 CANNOT_JOIN = (ConnectionError, RuntimeError, ValueError, TimeoutError)  # of `ray.init`
 _ANSWERS_WITHIN_S = 5.0
 _JOINED_WITHIN_S = 8  # plus one or two seconds to start
-# How a client of HTTP/2, which Ray speaks, begins: a fixed greeting and no settings of its own. The
-# server answers with a frame of settings (RFC 9113, 3.4 and 6.5).
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_FRAME_TYPE, _SETTINGS = 3, 4
 
 
 def find_cluster(address: str, within_s: int = _JOINED_WITHIN_S) -> str:
-    """Return the address, HOST:PORT, of the cluster that is at an address or, with `auto`, here.
+    """Return the address, HOST:PORT, of the cluster at an address or, with `auto`, here.
 
     Raises:
-        RequestError: the address is none.
-        MachineError: no cluster answers there in time, or this machine is no node of it.
+        RequestError: the address is malformed.
+        MachineError: no cluster answers there in time, or this machine is not a node of it.
     """
     if address != AUTO:
-        _greet(address)
+        place = host_and_port(address)
+        try:
+            socket.create_connection(place, _ANSWERS_WITHIN_S).close()
+        except (OSError, OverflowError) as error:
+            raise no_cluster(address, in_short(error)) from error
     tried = subprocess.run(
         [sys.executable, "-m", __name__, address, str(within_s)],
         capture_output=True,
         text=True,
         check=False,
-        # A file in the working directory that is called like a library must not be taken for it.
+        # A file in the working directory may have the name of a library.
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
     if tried.returncode == 0:
@@ -61,21 +60,16 @@ def find_cluster(address: str, within_s: int = _JOINED_WITHIN_S) -> str:
 
 
 def no_cluster(address: str, why: str) -> MachineError:
-    """Make the error that a cluster cannot be joined."""
-    where = "" if address == AUTO else f" at {address}"
+    """Return the error that a cluster cannot be joined."""
+    where = "on this machine" if address == AUTO else f"at {address}"
     return MachineError(
-        f"wanted a Ray cluster{where} that this machine is a node of, found none: {why} Begin one "
-        "with `ray start --head`, join it with `ray start --address HOST:PORT`, and name it with "
-        "--address HOST:PORT."
+        f"no Ray cluster answers {where}: {why} Start one with `ray start --head`, join it with "
+        "`ray start --address HOST:PORT`, and name it with --address HOST:PORT."
     )
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Read HOST:PORT; a host that is a number with colons stands in brackets, as in a URL.
-
-    Raises:
-        RequestError: the address has another form.
-    """
+    """Read HOST:PORT, an IPv6 address in brackets; refuse everything else."""
     host, _, port = address.rpartition(":")
     in_brackets = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if in_brackets else host
@@ -91,26 +85,10 @@ def in_short(said: object) -> str:
     return lines[0].rstrip(".") + "."
 
 
-def _greet(address: str) -> None:
-    """Raise if nothing that could be a Ray cluster answers."""
-    place = host_and_port(address)
-    try:
-        with socket.create_connection(place, _ANSWERS_WITHIN_S) as connection:
-            connection.sendall(_GREETING)
-            answer = connection.recv(9)
-        if answer[_FRAME_TYPE : _FRAME_TYPE + 1] != bytes([_SETTINGS]):
-            raise ConnectionError("somebody else is there")
-    except (OSError, OverflowError) as error:
-        raise MachineError(
-            f"no Ray cluster answers at {address}: {in_short(error)} Begin one with "
-            "`ray start --head`, which prints its address."
-        ) from error
-
-
 def _join(address: str, within_s: int) -> int:
-    """Join a cluster and print its address, or why that cannot be.
+    """Join a cluster and print its address, or why that fails.
 
-    The alarm ends this process also while Ray is deaf to everything else.
+    The alarm ends this process even while Ray ignores all other signals.
     """
     import ray
 
@@ -141,13 +119,7 @@ class Node:
 
 @contextmanager
 def connected(address: str) -> Iterator[NodePool]:
-    """Be a driver of the cluster at an address, HOST:PORT or `auto`, for as long as this lasts.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        RequestError: the address is none.
-        MachineError: no cluster answers there, or one of its nodes will not do.
-    """
+    """Connect to the cluster at an address, HOST:PORT or `auto`; all its nodes must be fit."""
     try:
         import ray
     except ImportError as error:
@@ -157,7 +129,7 @@ def connected(address: str) -> Iterator[NodePool]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except CANNOT_JOIN as error:
         raise no_cluster(address, in_short(error)) from error
-    # Ray prints to standard output what befalls the cluster, and that is for answers alone.
+    # Ray prints news of the cluster to standard output, which is for answers only.
     with redirect_stdout(sys.stderr):
         try:
             pool = NodePool()
@@ -169,10 +141,10 @@ def connected(address: str) -> Iterator[NodePool]:
 
 @dataclass
 class NodePool:
-    """Nodes that will do, nodes that are being looked at, and nodes that will not do, with why.
+    """Nodes that are ready, nodes that are being checked, and nodes that are unfit.
 
-    `kind_of` also has nodes that did until they were lost, `lost_at_s` when that was. `asked` is
-    what nodes are asked about, packed: one without stepscope could not read it.
+    `kind_of` keeps the kind of lost nodes too, `lost_at_s` when they were lost. `asked` are the
+    settings that nodes check, as bytes: a node without stepscope could not unpickle them.
     """
 
     ready: dict[str, Node] = field(default_factory=dict)
@@ -183,18 +155,15 @@ class NodePool:
     asked: bytes | None = None
 
     def ask_for(self, workload: Workload, settings: Sequence[Mapping[str, SettingValue]]) -> None:
-        """Have every node that is looked at from now on say whether these settings could run."""
+        """Set the settings that nodes check from now on."""
         from ray import cloudpickle
 
         each_once = list({str(values): dict(values) for values in settings}.values())
         self.asked = cloudpickle.dumps((workload, each_once, str(Path.cwd())))
-        self.unfit.clear()  # another question may have another answer
+        self.unfit.clear()  # they may be fit for other settings
 
     def refresh(self) -> None:
-        """Update the list of nodes; a new one is checked before it is used.
-
-        A node without CPUs for Ray takes no trials: that is how people keep a head node free.
-        """
+        """Update the list of nodes, and check new ones; a node without CPUs takes no trials."""
         import ray
 
         alive = {
@@ -212,10 +181,7 @@ class NodePool:
             self.looking[look] = alive[node_id]
 
     def take_look(self, look: Any) -> Refusal | None:
-        """Take a node's answer, and give it where the node will not do.
-
-        One that gave no answer is asked again while it is said to live.
-        """
+        """Take a node's answer, and return its refusal; without an answer it is asked again."""
         import ray
 
         entry = self.looking.pop(look)
@@ -239,15 +205,12 @@ class NodePool:
         return None
 
     def lose(self, node: Node) -> None:
-        """Trust a node no more that lost a trial: it is looked at before it gets another."""
+        """Check a node again that lost a trial."""
         self.ready.pop(node.id, None)
         self.lost_at_s[node.id] = time.monotonic()
 
     def kinds(self, now_s: float) -> list[str]:
-        """Return the kinds of node that there are now.
-
-        A node that was lost a moment ago may be back at once: it counts until it had the time.
-        """
+        """Return the kinds of nodes; one that was lost within the last minute may come back."""
         lately_s = now_s - _ANSWER_WITHIN_S
         there = (
             kind
@@ -257,12 +220,7 @@ class NodePool:
         return list(dict.fromkeys(there))
 
     def wait_for_all(self) -> None:
-        """Look at every node anew.
-
-        Raises:
-            StepscopeError: what one of them refuses with.
-            MachineError: there is no node that answers.
-        """
+        """Check every node again; raise the first refusal, or MachineError if none answers."""
         import ray
 
         until = time.monotonic() + _ANSWER_WITHIN_S
@@ -278,13 +236,13 @@ class NodePool:
             raise error_of(refusal.exit_code, refusal.message)
         if not self.ready:
             raise MachineError(
-                "the Ray cluster has no node with CPUs that answers. Add one with "
+                "no node of the Ray cluster with CPUs answers. Add one with "
                 "`ray start --address HOST:PORT`."
             )
 
 
 def on_node(function: Any, node_id: str, **resources: float) -> Any:
-    """Make a remote function that runs on one node or not at all."""
+    """Return a remote function that runs only on one node."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -293,7 +251,7 @@ def on_node(function: Any, node_id: str, **resources: float) -> Any:
 
 
 def _look() -> Any:
-    # A function within a function travels as its code: the node may not have this module.
+    # A nested function is pickled by its code: the node may not have this module.
     unfit = MachineError.exit_code
 
     def look(wanted: str, asked: bytes | None) -> tuple[str | None, tuple[str, int] | None]:

@@ -1,8 +1,8 @@
 """Trials on the nodes of a Ray cluster, one at a time on each.
 
-A trial takes all CPUs and GPUs that its node has for Ray, so neither another trial nor another job
-of the cluster runs beside it. When its node or its process is lost, it is made again, elsewhere if
-there is an elsewhere. What it left on the node is gone with it: a record comes whole or not at all.
+A trial takes all CPUs and GPUs of its node, so that no other job of the cluster runs beside it. If
+its node or its process is lost, it is repeated, on another node if possible. Its record arrives
+complete or not at all.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from stepscope.records.types import SettingValue
 from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.supervisor.signals import stop_signals
 
-# --- Which trial does a free node take? A round stays with one kind of node
-
 
 @dataclass
 class PendingRounds:
-    """Trials that are waiting for a node, and which kind of node has which round."""
+    """Trials that wait for a node, and the kind of node of each round."""
 
     waiting: list[PlannedTrial]
     kind_of_round: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, planned_trials: Sequence[PlannedTrial]) -> PendingRounds:
-        """Queue the trials; a round that was begun earlier stays with its kind of node."""
+        """Queue the trials; a round that was started earlier stays with its kind of node."""
         begun = {each.trial.repeat: each.node_kind for each in planned_trials}
         return cls(list(planned_trials), {number: kind for number, kind in begun.items() if kind})
 
     def take(
         self, kind: str, kinds: Iterable[str], not_those: Collection[int] = ()
     ) -> PlannedTrial | None:
-        """Hand out a trial for a node of this kind; None where the others have what is left.
+        """Hand out a trial to a node of this kind; None if other kinds have the rest.
 
-        `kinds` are those that there are now, `not_those` trials that this node leaves to others.
+        `kinds` are those that exist now; this node leaves the trials `not_those` to others.
         """
         there = {*kinds, kind}
         free = [planned for planned in self.waiting if planned.trial.index not in not_those]
-        own = self._first(free, lambda held_by: held_by == kind)
-        found = own or self._first(free, lambda held_by: held_by not in there)
+        held_by = {each.trial.index: self.kind_of_round.get(each.trial.repeat) for each in free}
+        own = [each for each in free if held_by[each.trial.index] == kind]
+        unclaimed = [each for each in free if held_by[each.trial.index] not in there]
+        found = next(iter(own + unclaimed), None)
         if found is not None:
             self.waiting.remove(found)
             self.kind_of_round[found.trial.repeat] = kind
@@ -71,23 +71,17 @@ class PendingRounds:
         """Take back a trial whose node was lost; it is the next to be made."""
         self.waiting.insert(0, planned)
 
-    def _first(
-        self, planned_trials: list[PlannedTrial], fits: Callable[[str | None], bool]
-    ) -> PlannedTrial | None:
-        held_by = self.kind_of_round
-        return next((each for each in planned_trials if fits(held_by.get(each.trial.repeat))), None)
-
 
 _LOOK_EVERY_S = 1.0
-_GRACE_S = 10.0  # for trials to end, after they were told to
-_MOST_LOSSES = 3  # then it is the trial that takes its nodes down
+_GRACE_S = 10.0  # for cancelled trials to end
+_MOST_LOSSES = 3  # then the trial itself takes its nodes down
 _WAITS_FOR_NODES_S = 60.0
 _ANY_KIND = "any"
 
 
 @contextmanager
 def on_ray(address: str = AUTO, *, mix_nodes: bool = False) -> Iterator[OnRay]:
-    """Connect to a cluster whose nodes make trials; `mix_nodes` takes all kinds for one."""
+    """Connect to a cluster whose nodes make trials; `mix_nodes` treats all kinds as one."""
     with connected(address) as pool:
         yield OnRay(pool, mix_nodes)
 
@@ -105,16 +99,16 @@ class OnRay:
         return max(1, len(self.pool.ready))
 
     def check(self, workload: Workload, settings: Sequence[Mapping[str, SettingValue]]) -> None:
-        """Refuse settings that could only fail on one of the nodes: they have the data."""
+        """Refuse settings that could only fail on one of the nodes, which have the data."""
         self.pool.ask_for(workload, settings)
         self.pool.wait_for_all()
 
     def run(
         self, workload: Workload, planned_trials: Sequence[PlannedTrial], begin: Begin
     ) -> Generator[tuple[Trial, Outcome], None, None]:
-        """Make the trials on whichever node is free; a round stays with one kind of node.
+        """Make the trials on any free node; a round stays with one kind of node.
 
-        A node that joins meanwhile is asked first whether it could make them.
+        A node that joins meanwhile is checked first.
 
         Raises:
             Interrupted: a stop was requested.
@@ -123,10 +117,8 @@ class OnRay:
         if not planned_trials:
             return
         self.pool.ask_for(workload, [planned.trial.values for planned in planned_trials])
-        rounds, say = (
-            PendingRounds.of(planned_trials),
-            planned_trials[0].trial_request.listener.output,
-        )
+        rounds = PendingRounds.of(planned_trials)
+        say = planned_trials[0].trial_request.listener.output
         work = _Work(workload, self.pool, rounds, begin, say, self.mix_nodes)
         with stop_signals(pausing=False) as signals:
             try:
@@ -141,10 +133,7 @@ class OnRay:
 
 @dataclass
 class _Work:
-    """Trials that wait, and those that are under way, each with its node.
-
-    `lost_on` has the nodes that lost a trial, by its index.
-    """
+    """Trials that wait or run, each with its node; `lost_on` are nodes that lost a trial."""
 
     workload: Workload
     pool: NodePool
@@ -157,11 +146,7 @@ class _Work:
     last_node_s: float = field(default_factory=time.monotonic)
 
     def hand_out(self) -> None:
-        """Give every free node a trial.
-
-        Raises:
-            MachineError: there has been no node for a while.
-        """
+        """Give every free node a trial; raise MachineError after a minute without nodes."""
         self.pool.refresh()
         if self.pool.ready:
             self.last_node_s = time.monotonic()
@@ -169,7 +154,7 @@ class _Work:
             refusals = "".join(f" {each.message}" for each in self.pool.unfit.values())
             raise MachineError(
                 "no node of the Ray cluster is left to make trials. Add one with `ray start "
-                f"--address HOST:PORT`, then go on with the sweep.{refusals}"
+                f"--address HOST:PORT`, then resume the sweep.{refusals}"
             )
         busy = {node.id for _, node in self.under_way.values()}
         for node in list(self.pool.ready.values()):
@@ -194,19 +179,14 @@ class _Work:
         trial = replace(planned.trial, node=node.name, node_kind=node.kind)
         planned = replace(planned, trial=trial)
         self.begin(trial)
-        trial_request = planned.trial_request
-        task = Task(
-            trial_request.path.name,
-            self.workload,
-            trial.values,
-            str(Path.cwd()),
-            trial_request.time_limit_s,
-        )
+        asked = planned.trial_request
+        here = str(Path.cwd())
+        task = Task(asked.path.name, self.workload, trial.values, here, asked.time_limit_s)
         make = on_node(ray_task.make, node.id, num_cpus=node.cpus, num_gpus=node.gpus)
         self.under_way[make.remote(task)] = (planned, node)
 
     def wait(self) -> Iterator[tuple[Trial, Outcome]]:
-        """Wait a moment for trials to end, and give those that did."""
+        """Wait up to a second for trials to end, and give those that did."""
         import ray
 
         asked = [*self.under_way, *self.pool.looking]
@@ -227,7 +207,7 @@ class _Work:
             except ray.exceptions.RayError as error:
                 said = Refusal(in_short(error), MachineError.exit_code)
             if isinstance(said, Delivery) and said.was_cut_short:
-                said = Refusal("the node was told to stop.", MachineError.exit_code)
+                said = Refusal("the node was asked to stop.", MachineError.exit_code)
             if isinstance(said, Refusal):
                 yield from self._again(planned, node, said)
             else:
@@ -236,20 +216,20 @@ class _Work:
     def _again(
         self, planned: PlannedTrial, node: Node, why: Refusal
     ) -> Iterator[tuple[Trial, Outcome]]:
-        """Have a trial made once more; one that is lost time after time has failed."""
+        """Repeat a lost trial; one that is lost three times has failed."""
         self.pool.lose(node)
         lost_on = self.lost_on[planned.trial.index]
         lost_on.append(node.id)
         if len(lost_on) < _MOST_LOSSES:
             self.rounds.give_back(planned)
             lost = f"trial {planned.trial.index + 1} was lost on {node.name}"
-            self.say(f"{lost}, and is made again: {why.message}")
+            self.say(f"{lost} and is repeated: {why.message}")
             return
-        reason = f"it was lost {len(lost_on)} times; the last time, on {node.name}: {why.message}"
+        reason = f"it was lost {len(lost_on)} times, the last time on {node.name}: {why.message}"
         yield planned.trial, Outcome(schema.FAILED, reason, why.exit_code)
 
     def end(self) -> None:
-        """Leave nothing under way."""
+        """Cancel the trials that still run."""
         import ray
 
         for answer in self.under_way:
@@ -260,7 +240,7 @@ class _Work:
 
 
 def _received(said: Delivery, planned: PlannedTrial, node: Node) -> Outcome:
-    """Put a trial's record where it belongs; return how the trial ended."""
+    """Unpack a trial's record; return how the trial ended."""
     if said.record is not None:
         unpack(said.record, planned.trial_request.path)
         if said.record.left_behind:

@@ -1,4 +1,4 @@
-"""On a node: whether settings could run there, and a trial made there, its record as bytes."""
+"""What runs on a node: the check of settings, and a trial with its record as bytes."""
 
 from __future__ import annotations
 
@@ -20,26 +20,20 @@ from stepscope.records import schema
 from stepscope.records.types import SettingValue
 from stepscope.supervisor.child_supervisor import Outcome
 
-# --- A folder as bytes, and back: how a trial's record comes from the node that made it
-
-
 MOST_BYTES = 256 * 1024**2
 _LEFT_BEHIND = (schema.CHECKPOINT,)
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """The files of a folder, packed, and the names of those that were left behind."""
+    """The packed files of a folder, and the names of those that were left out."""
 
     data: bytes
     left_behind: tuple[str, ...] = ()
 
 
 def pack(folder: Path, most_bytes: int = MOST_BYTES) -> Parcel:
-    """Pack a folder's files, without checkpoints, the smallest first, up to a total size.
-
-    The record of what happened is small and always fits; what is huge is left behind, by name.
-    """
+    """Pack a folder's files without checkpoints, the smallest first, up to a total size."""
     files = sorted(
         (file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()),
         key=lambda file: (file.stat().st_size, file),
@@ -57,7 +51,7 @@ def pack(folder: Path, most_bytes: int = MOST_BYTES) -> Parcel:
 
 
 def unpack(parcel: Parcel, folder: Path) -> None:
-    """Make the folder again, in one move: killed on the way, it leaves none that looks whole."""
+    """Unpack a folder in one move, so that a kill leaves none that looks complete."""
     building = folder.with_name(f".{folder.name}.part")
     for leftover in (building, folder):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -72,7 +66,7 @@ _SET_BY_RAY = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error of a node as plain values: not every exception survives the journey."""
+    """An error of a node as plain values: not every exception can be pickled."""
 
     message: str
     exit_code: int
@@ -80,20 +74,20 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How a trial ended, and its record; there is none where it could not even begin."""
+    """How a trial ended, and its record; None if it could not start."""
 
     outcome: Outcome
     record: Parcel | None
 
     @property
     def was_cut_short(self) -> bool:
-        """Whether the node was told to stop meanwhile: a sweep is stopped where it was begun."""
+        """Whether the node was asked to stop; the sweep itself was not."""
         return self.outcome.asked_to_stop and self.outcome.status != schema.COMPLETED
 
 
 @dataclass(frozen=True)
 class Task:
-    """A trial as a node needs it; `name` is its folder's, `directory` where the sweep was begun."""
+    """A trial for a node; `name` is its folder's, `directory` where the sweep was started."""
 
     name: str
     workload: Workload
@@ -105,7 +99,7 @@ class Task:
 def check(
     workload: Workload, settings: Sequence[Mapping[str, SettingValue]], directory: str
 ) -> Refusal | None:
-    """Look whether settings could only fail on this node."""
+    """Return why settings could only fail on this node, or None."""
     _enter(directory)
     try:
         for values in settings:
@@ -116,10 +110,7 @@ def check(
 
 
 def make(task: Task) -> Delivery | Refusal:
-    """Make a trial in a temporary folder, and return it with its record.
-
-    A node that cannot even write, as its disk is full, refuses: another one may do better.
-    """
+    """Make a trial in a temporary folder, and return its record; refuse if the disk is full."""
     _enter(task.directory)
     _forget_threads()
     try:
@@ -131,19 +122,16 @@ def make(task: Task) -> Delivery | Refusal:
     except StepscopeError as error:
         return Refusal(str(error), error.exit_code)
     except OSError as error:
-        return Refusal(f"cannot keep a trial's record: {error}", MachineError.exit_code)
+        return Refusal(f"cannot write the record of a trial: {error}", MachineError.exit_code)
 
 
 def _enter(directory: str) -> None:
-    """Work where the sweep was begun, where this node has such a folder."""
+    """Work in the directory of the sweep, if this node has it."""
     if Path(directory).is_dir():
         os.chdir(directory)
 
 
 def _forget_threads() -> None:
-    """Leave the number of threads to torch, as anywhere else.
-
-    Ray sets it within the process; what a person set for the node was there from its beginning.
-    """
+    """Let torch choose the threads: Ray limits them in the process, a user in its environment."""
     if _SET_BY_RAY not in psutil.Process().environ():
         os.environ.pop(_SET_BY_RAY, None)

@@ -1,7 +1,6 @@
-"""Who makes the trials of a sweep: this machine, one at a time, or the nodes of a Ray cluster.
+"""Where the trials of a sweep run: on this machine, one at a time, or on a Ray cluster.
 
-`Runner` is all that a sweep knows of them. `ray_runner` hands trials to nodes, `ray_cluster` finds
-the nodes, and `ray_task` is what happens on one.
+`ray_runner` hands trials to nodes, `ray_cluster` finds the nodes, `ray_task` runs on a node.
 """
 
 from __future__ import annotations
@@ -22,10 +21,7 @@ from stepscope.supervisor.child_supervisor import Outcome
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial that is wanted, and how and where it is recorded.
-
-    `node_kind` is the kind of node that the other trials of its round were made on, if any were.
-    """
+    """A trial to make, and the kind of node that made other trials of its round, if any."""
 
     trial: Trial
     trial_request: TrialRequest
@@ -40,7 +36,7 @@ class Runner(Protocol):
 
     @property
     def at_once(self) -> int:
-        """How many trials can be under way at a time, as far as is known now."""
+        """How many trials can run at once."""
 
     def check(self, workload: Workload, settings: Sequence[Mapping[str, SettingValue]]) -> None:
         """Refuse settings that could only fail, before any trial is made."""
@@ -48,28 +44,22 @@ class Runner(Protocol):
     def run(
         self, workload: Workload, planned_trials: Sequence[PlannedTrial], begin: Begin
     ) -> Generator[tuple[Trial, Outcome], None, None]:
-        """Make every trial once; give each when it has ended, in whatever order.
+        """Make every trial once; give each when it has ended, in any order.
 
-        `begin` is called before a trial starts, and again where it is made anew elsewhere, with
-        the node that it is made on. Its record lies at the trial_request's path when it is given.
+        `begin` receives each trial with its node before it starts, again if it is repeated on
+        another node. When a trial is given, its record is at the path of its request.
         """
-
-
-# --- This machine
 
 
 @dataclass(frozen=True)
 class Here:
-    """The machine that the sweep itself runs on.
-
-    It gives its name and kind where other trials of the sweep were made elsewhere.
-    """
+    """This machine; `among_others` if other trials of the sweep were made elsewhere."""
 
     among_others: bool = False
 
     @property
     def at_once(self) -> int:
-        """One: another would measure the first."""
+        """One: a second trial would disturb the first."""
         return 1
 
     def check(self, workload: Workload, settings: Sequence[Mapping[str, SettingValue]]) -> None:
@@ -92,14 +82,11 @@ class Here:
 HERE = Here()
 
 
-# --- What kind of machine is this? Only trials of like machines are compared
-
-
 _GIB = 2**30
 
 
 def kind_of_machine() -> str:
-    """Say what two machines must share for their trials to be compared."""
+    """Describe this machine; only trials of machines of one kind are compared."""
     host = describe_host()
     gpus = [gpu.ask("nvmlDeviceGetName") for gpu in find_gpus(system_root())]
     devices = ", ".join(f"{gpus.count(name)} {name}" for name in dict.fromkeys(gpus))
@@ -108,8 +95,5 @@ def kind_of_machine() -> str:
 
 
 def memory_kind(memory_bytes: int) -> str:
-    """Say how much memory a machine was built with, in whole GiB.
-
-    Its firmware keeps a part to itself, and twins with another version of it differ in that.
-    """
+    """Round the memory up to whole GiB: firmware versions reserve different amounts of it."""
     return f"{-(-memory_bytes // _GIB)} GiB"

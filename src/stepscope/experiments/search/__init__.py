@@ -1,5 +1,4 @@
 """Finds networks within a budget of energy and cycles.
 
-Start at `search_run`; `search_space` has the designs, `proposals` chooses the next one, `halving`
-drops the losers early.
+Start at `search_run`; `search_space` has the designs, `proposals` chooses the next one.
 """

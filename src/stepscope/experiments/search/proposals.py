@@ -1,8 +1,7 @@
-"""Designs, proposed one after the other by Optuna and held against the budget before any training.
+"""Designs, proposed one by one by Optuna and compared with the budget before any training.
 
-Nothing of Optuna is kept on disk. A resumed search replays its recorded proposals and results
-again, in their order, and each new proposal has a seed of its own: so it proposes what it would
-have proposed had it never been stopped.
+Nothing of Optuna is kept on disk. A resumed search replays its recorded proposals and results in
+order, and each new proposal has its own seed, so it proposes the same as without the stop.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
 
 MOST_IN_A_ROW = 100
-_MOST_DRAWS = 1000  # of one proposal: the smallest spaces have a few dozen ways
+_MOST_DRAWS = 1000  # of one proposal: the smallest spaces have a few dozen designs
 
 Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A network and how it is trained: as drawn, as settings of a run, and by its estimate."""
+    """A network and its training: as drawn, as settings of a run, and its estimated cost."""
 
     drawn: dict[str, SettingValue]
     values: dict[str, SettingValue]
@@ -38,7 +37,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is searched: within which budget, among what, from which seed."""
+    """The budget, the space and the seed of a search."""
 
     budget: SearchBudget
     space: Space
@@ -51,15 +50,13 @@ def propose(
     record: Callable[[Proposal], None],
     estimate: Callable[[str], Figures],
 ) -> Iterator[tuple[Proposal, Callable[[float | None], None]]]:
-    """Yield designs within the budget, each with a function that takes its accuracy.
+    """Yield designs within the budget, each with a function that takes its accuracy, if any.
 
-    That is called in their order; the next one may be asked for before, and is then proposed
-    without knowing it. None says that there was no result.
-    `recorded` are the proposals of earlier, which are given again; `record` hears of new ones.
+    It is called in their order; a design that is requested before is proposed without it.
+    `recorded` proposals are given again; `record` receives new ones.
 
     Raises:
-        AnswerIsNo: so many in a row did not fit, and the message names the cheapest; or all that
-            can be drawn was proposed.
+        AnswerIsNo: too many in a row exceed the budget, or everything was proposed.
         MissingExtraError: Optuna is not installed.
     """
     try:
@@ -102,28 +99,27 @@ def propose(
 def _draw(
     study: Study, asked: Asked, before: Sequence[Mapping[str, SettingValue]]
 ) -> tuple[Trial, dict[str, SettingValue]]:
-    """Draw what was not proposed before.
+    """Draw a design that was not proposed before.
 
-    A repeated draw is marked as failed, which samplers ignore: a resumed search, which does not
-    draw it again, stands where one stands that was never stopped.
+    A repeated draw is marked as failed, which samplers ignore: a resumed search does not draw it.
     """
     from optuna.samplers import RandomSampler, TPESampler
     from optuna.trial import TrialState
 
     seeds = random.Random(f"{asked.seed}/{len(before)}")
     for draw in range(_MOST_DRAWS):
-        sampler = RandomSampler if draw else TPESampler  # the best guess may be the same for ever
+        sampler = RandomSampler if draw else TPESampler  # TPE may repeat itself
         study.sampler = sampler(seed=seeds.getrandbits(32))
         trial = study.ask()
         values = suggest(trial, asked.space)
         if values not in before:
             return trial, values
         study.tell(trial, state=TrialState.FAIL)
-    raise AnswerIsNo(f"nothing new is left to try after {len(before)} proposals. Lower --trials.")
+    raise AnswerIsNo(f"no new design is left after {len(before)} proposals. Lower --trials.")
 
 
 def refuse_too_many(proposals: Sequence[Proposal], asked: Asked) -> None:
-    """Raise where the last proposals were all above the budget; of a given network, the first."""
+    """Raise if the last proposals all exceed the budget; for a given network, the first."""
     budget, fixed = asked.budget, asked.space.fixed
     most = 1 if "model" in fixed else MOST_IN_A_ROW
     last = proposals[-most:]
@@ -134,7 +130,7 @@ def refuse_too_many(proposals: Sequence[Proposal], asked: Asked) -> None:
     if "model" in fixed:
         raise AnswerIsNo(
             f"{fixed['model']} is above {budget}: it takes {figures}. Raise the budget, or "
-            "leave --model out to search one that is not."
+            "leave out --model to search for a network."
         )
     raise AnswerIsNo(
         f"no design was found within {budget}: {len(last)} in a row are above it. The nearest "

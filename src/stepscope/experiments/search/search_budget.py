@@ -1,4 +1,4 @@
-"""What a network may take at most on an accelerator: `energy_mj=0.5,cycles=1e5`."""
+"""The most that a network may cost on an accelerator: `energy_mj=0.5,cycles=1e5`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ FIGURES = ("energy_mj", "cycles", "peak_activation_bytes")
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """The most of each figure that is limited."""
+    """The largest value of each limited figure."""
 
     limits: Mapping[str, float]
 
     def excess(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Return by which share each limited figure is above its limit; 0 or less keeps it."""
+        """Return the share by which each figure exceeds its limit; at most 0 is within."""
         return {name: figures[name] / limit - 1 for name, limit in self.limits.items()}
 
     def holds(self, figures: Mapping[str, float]) -> bool:
-        """Say whether every limit is kept."""
+        """Return whether all figures are within their limits."""
         return all(share <= 0 for share in self.excess(figures).values())
 
     def __str__(self) -> str:
@@ -30,11 +30,7 @@ class SearchBudget:
 
 
 def read_budget(text: str) -> SearchBudget:
-    """Parse limits given by the user.
-
-    Raises:
-        RequestError: a name is unknown or stands twice, or a limit is no number above 0.
-    """
+    """Parse limits given by the user."""
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -46,16 +42,13 @@ def read_budget(text: str) -> SearchBudget:
         if name not in FIGURES:
             raise RequestError(f"budget: there is no figure {name!r}.{nearest(name, FIGURES)}")
         if name in limits:
-            raise RequestError(f"budget: {name} stands twice. Give each limit once.")
-        limits[name] = _limit(name, value)
+            raise RequestError(f"budget: {name} is given twice. Give each limit once.")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            limits[name] = math.nan
+        if not 0 < limits[name] < math.inf:
+            raise RequestError(
+                f"budget: wanted a number above 0 for {name}, found {value.strip()!r}."
+            )
     return SearchBudget(limits)
-
-
-def _limit(name: str, text: str) -> float:
-    try:
-        limit = float(text)
-    except ValueError:
-        limit = math.nan
-    if not 0 < limit < math.inf:
-        raise RequestError(f"budget: {name} wants a number above 0, found {text.strip()!r}.")
-    return limit

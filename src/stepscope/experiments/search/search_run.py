@@ -1,23 +1,22 @@
-"""A search for efficient networks: proposed, held against a budget, trained, halved, tested once.
+"""A search for efficient networks: proposed within a budget, trained, halved, tested once.
 
-The record is a sweep folder of the kind `search`. Its trials are runs judged on held-out samples;
-only the last ones, of designs that were chosen by then, open the test set.
+The record is a sweep folder of the kind `search`. Its trials are judged on held-out samples; only
+the last ones, of the chosen designs, use the test set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stepscope.analyze.search_result import merit
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments import sweep_run
 from stepscope.experiments.runners.runner import HERE, Runner
-from stepscope.experiments.search.halving import better_half, check_rungs, rung_epochs
 from stepscope.experiments.search.proposals import Asked, Figures, Proposal, propose
 from stepscope.experiments.search.search_budget import SearchBudget
 from stepscope.experiments.search.search_space import check_space, space_of
@@ -39,12 +38,54 @@ if TYPE_CHECKING:
     from stepscope.data.dataset import DataSet
 
 
-# --- The search itself, written as if it were never stopped: what is recorded is not done again.
-
-
+Candidate = TypeVar("Candidate")
 # Model, shape and classes as flags would give them, spatial factors, accelerator.
 EstimateModel = Callable[[str, str | None, str | None, str, str], NetworkEstimate]
 Judged = tuple[Proposal, float | None]  # and its accuracy, if known
+
+
+# --- Successive halving: many designs are trained briefly, the better half longer, and so on. Every
+# rung trains from the beginning: a learning-rate schedule is made for its number of epochs.
+
+
+def rung_epochs(designs: int, epochs: int) -> list[int]:
+    """Return the epochs of each rung: those asked for in the last, half as many before."""
+    halvings = designs.bit_length() - 1
+    return sorted({max(1, epochs >> halved) for halved in range(halvings + 1)})
+
+
+def in_last_rung(designs: int, rungs: int) -> int:
+    """Return how many designs reach the last rung."""
+    for _ in range(rungs - 1):
+        designs = -(-designs // 2)
+    return designs
+
+
+def check_rungs(rungs: Sequence[int], designs: int, finals: int, max_steps: int | None) -> None:
+    """Refuse to test more designs than are left, and rungs that all train equally long."""
+    left = in_last_rung(designs, len(rungs))
+    if not 1 <= finals <= left:
+        raise RequestError(
+            f"finals: wanted 1 to {left}, as many of the {designs} trials as reach the last rung, "
+            f"found {finals}."
+        )
+    if max_steps is not None and len(rungs) > 1:
+        raise RequestError(
+            f"max_steps: {max_steps} would end the trainings of {rungs[0]} and of {rungs[-1]} "
+            "epochs alike. Leave it out, or search with --epochs 1."
+        )
+
+
+def better_half(
+    judged: Sequence[tuple[Candidate, float | None]],
+) -> list[tuple[Candidate, float]]:
+    """Return the better half, rounded up, the best first; of equals the first is in."""
+    known = [(candidate, value) for candidate, value in judged if value is not None]
+    ranked = sorted(known, key=lambda each: each[1], reverse=True)
+    return ranked[: -(-len(judged) // 2)]
+
+
+# --- The search, written as if it were never stopped: what is recorded is not repeated
 
 
 class SearchListener(SweepListener, Protocol):
@@ -58,14 +99,14 @@ class SearchListener(SweepListener, Protocol):
 
 @dataclass(frozen=True)
 class DesignSearch:
-    """A search where it stands: its trials are made on the bench, its record says what is done."""
+    """A search: its trials are made on the bench, its record has what is done."""
 
     bench: TrialBench
     listener: SearchListener
     estimate: EstimateModel
 
     def run(self) -> None:
-        """Propose, train, halve, and test those that are left; everything once."""
+        """Propose, train and halve designs, and test those that are left."""
         info = self.bench.folder.read_info()
         first, *longer = info["rungs"]
         judged = self._first_rung(info, first)
@@ -78,12 +119,12 @@ class DesignSearch:
         chosen = [each for each in _best_first(judged) if each[1] is not None]
         finals = [self._test(each, info) for each in chosen[: info["finals"]]]
         if all(trial.status != schema.COMPLETED for trial in finals):
-            raise AnswerIsNo(f"nothing that was chosen could be tested: {finals[0].reason}")
+            raise AnswerIsNo(f"no chosen design could be tested: {finals[0].reason}")
 
     def _first_rung(self, info: SweepRecord, epochs: int) -> list[Judged]:
-        """Train designs as they are proposed: what they come to guides the next.
+        """Train designs as they are proposed: their accuracies guide the next proposals.
 
-        There are as many at once as trials were made at once when the search began.
+        As many are proposed at once as trials could run at once when the search started.
         """
         space = space_of(info, self._training().spec({}))
         asked = Asked(SearchBudget(info["budget"]), space, info["seed"])
@@ -115,7 +156,7 @@ class DesignSearch:
         }
 
     def _train(self, proposals: list[Proposal], epochs: int, rung: int) -> list[Judged]:
-        """Train designs for so many epochs, unless the record has it done, and judge them."""
+        """Train designs for some epochs, unless they are recorded, and judge them."""
         settings = [{**proposal.values, "epochs": epochs} for proposal in proposals]
         judged: list[Judged] = []
         for proposal, trial in zip(proposals, self.bench.have(settings, rung), strict=True):
@@ -125,7 +166,7 @@ class DesignSearch:
         return judged
 
     def _test(self, chosen: Judged, info: SweepRecord) -> Trial:
-        """Train a chosen design on all samples, and open the test set once, at the end."""
+        """Train a chosen design on all samples, and use the test set once, at the end."""
         proposal, accuracy = chosen
         choice = {
             "judged_on": "validation",
@@ -150,16 +191,16 @@ class DesignSearch:
             return
         trials = [each for each in load_sweep(self.bench.folder.path).trials if each.reason]
         why = trials[-1].reason if trials else "none was completed"
-        raise AnswerIsNo(f"no design could be trained to be judged: {why}")
+        raise AnswerIsNo(f"no design could be trained: {why}")
 
 
 def _best_first(judged: list[Judged]) -> list[Judged]:
-    """Order designs; of equals that which was proposed first."""
+    """Order designs, the first proposed of equals first."""
     return sorted(judged, key=lambda each: merit(each[1], each[0].figures["energy_mj"]))
 
 
 KIND = "search"
-_ONE_HELD_OUT_OF = 5  # samples, by default
+_ONE_HELD_OUT_OF = 5  # samples
 
 
 class NothingFound(AnswerIsNo):
@@ -172,9 +213,9 @@ class NothingFound(AnswerIsNo):
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What to search for; `asked` are the settings given by the user, which stay fixed.
+    """What to search for; `asked` are the user's settings, which stay fixed.
 
-    `on` says for the record where designs are trained; None is this machine.
+    `on` records where designs are trained; None is this machine.
     """
 
     asked: Mapping[str, SettingValue]
@@ -192,18 +233,15 @@ def start(
     listener: SearchListener,
     runner: Runner = HERE,
 ) -> Sweep:
-    """Make the folder of a search, and everything in it.
+    """Make the folder of a search and everything in it; refuse one that could only fail.
 
-    Raises:
-        RequestError: the search could only fail; then nothing was begun.
-        NothingFound: no network keeps the budget, or none could be trained or tested.
-        SweepInterrupted: a stop was requested.
+    Raise NothingFound if no network meets the budget, or none could be trained or tested.
     """
     asked = _with_defaults(request.asked)
     workload = TrainingWorkload(asked, quick=True)
     spec = workload.spec({})
     if spec.optimizer != "sgd":
-        raise RequestError(f"optimizer: a search tries ways of sgd, found {spec.optimizer}.")
+        raise RequestError(f"optimizer: a search needs sgd, found {spec.optimizer}.")
     dataset = _images(spec)
     rungs = rung_epochs(request.designs, spec.epochs)
     check_rungs(rungs, request.designs, request.finals, spec.max_steps)
@@ -239,7 +277,7 @@ def resume(
     listener: SearchListener,
     runner: Runner = HERE,
 ) -> Sweep:
-    """Do what is missing of a search; a completed one is left as it is."""
+    """Do the missing work of a search; a completed one is left as it is."""
     recorded = load_sweep_of(path, KIND)
     with _naming_folder(recorded.path):
         return sweep_run.go_on(
@@ -260,27 +298,21 @@ def _naming_folder(folder: Path) -> Iterator[None]:
 
 
 def _with_defaults(asked: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
-    """Hold samples out, and train on images as they are, where nothing else was said.
-
-    Raises:
-        RequestError: there would be nothing to judge by.
-    """
+    """Hold out samples and use no augmentation, unless the user chose otherwise."""
     chosen: dict[str, SettingValue] = {"augment": "none", **asked}
     spec = with_changes(chosen, {})
     if not spec.evaluate:
-        raise RequestError("evaluate: a search judges by evaluations, and there would be none.")
+        raise RequestError("evaluate: a search needs evaluations, and these settings have none.")
     if "validation" not in asked:
         samples = _images(spec).count("train", spec.samples)
         chosen["validation"] = max(1, samples // _ONE_HELD_OUT_OF)
     elif spec.validation == 0:
-        raise RequestError("validation: a search judges on held-out samples, found 0.")
+        raise RequestError("validation: a search needs 1 held-out sample or more, found 0.")
     return chosen
 
 
 def _images(spec: RunSpec) -> DataSet:
     dataset = dataset_of(spec)
     if dataset.tokens is not None:
-        raise RequestError(
-            f"data: a search is for images, and the samples of {spec.data} are texts."
-        )
+        raise RequestError(f"data: a search needs images, and {spec.data} has texts.")
     return dataset

@@ -1,4 +1,4 @@
-"""Which networks and which ways of training them are tried."""
+"""The networks and training settings that a search draws from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCHEDULES = ("one-cycle", "cosine")
 
 @dataclass(frozen=True)
 class Space:
-    """What may be drawn: every setting that the user has not fixed."""
+    """The settings that the user has not fixed, and the limits of the data."""
 
     fixed: Mapping[str, SettingValue]
     training_samples: int
@@ -34,7 +34,7 @@ class Space:
 
     @property
     def batch_sizes(self) -> list[int]:
-        """The sizes of a batch with which an epoch has enough steps."""
+        """The batch sizes with which an epoch has enough steps."""
         batches = self.fixed_count("accumulate") * _FEWEST_STEPS
         processes = self.fixed_count("processes")
         return [
@@ -44,13 +44,13 @@ class Space:
         ]
 
     def fixed_count(self, name: str) -> int:
-        """Return a number that is fixed; 1 where it is not."""
+        """Return a number that the user fixed, else 1."""
         count = self.fixed.get(name, 1)
         return count if isinstance(count, int) else 1
 
     @property
     def stems(self) -> list[str]:
-        """The stems that take such images, and leave sides for a few stages."""
+        """The stems that accept such images and leave enough pixels for two stages."""
         return [
             stem
             for stem in _STEMS
@@ -58,16 +58,13 @@ class Space:
         ]
 
     def most_stages(self, stem: str) -> int:
-        """Return after how many stages the shorter side is still 2 or more.
-
-        Batch norm cannot take the mean of one pixel of one image, which a last batch may be.
-        """
+        """Return how many stages leave a side of 2 or more: batch norm fails on a single pixel."""
         side = -(-min(self.shape[1:]) // int(stem[-1]))
         return min(_MOST_STAGES, (side - 1).bit_length())  # every further stage halves, rounded up
 
     @property
     def ways(self) -> float:
-        """How many different things can be drawn; infinite where they are too many to count."""
+        """How many different designs can be drawn; infinite for continuous settings."""
         ways = {
             "model": math.inf,
             "batch_size": len(self.batch_sizes),
@@ -80,7 +77,7 @@ class Space:
 
     @property
     def least(self) -> dict[str, SettingValue]:
-        """Settings that ask for the least: where these are refused, all are."""
+        """The smallest settings: if these are refused, all are."""
         sizes = self.batch_sizes or _BATCH_SIZES
         least: dict[str, SettingValue] = {
             "model": EfficientDesign((16, 16), (0, 1)).name,
@@ -90,41 +87,37 @@ class Space:
 
 
 def space_of(info: SearchPlan, spec: RunSpec) -> Space:
-    """Return the space of a search, from its record and the settings of its trainings."""
+    """Return the space of a recorded search."""
     fixed = {name: getattr(spec, name) for name in info["named"]}
     return Space(fixed, info["training_samples"], info["input"])
 
 
 def check_space(space: Space, designs: int) -> None:
-    """Refuse a search that has not so many different things to try.
-
-    Raises:
-        RequestError: it has not.
-    """
+    """Refuse a search with fewer different designs than it should try."""
     if "batch_size" not in space.fixed and not space.batch_sizes:
         accumulate, processes = (space.fixed_count(n) for n in ("accumulate", "processes"))
         least = next((size for size in _BATCH_SIZES if size >= processes), processes)
         times = f" x accumulate {accumulate}" if accumulate > 1 else ""
         raise RequestError(
             f"batch_size: wanted {_FEWEST_STEPS} steps of {least}{times} samples or more in an "
-            f"epoch, found {space.training_samples:,} samples to train on. Take more --samples, or "
+            f"epoch, found {space.training_samples:,} samples to train on. Use more --samples, or "
             "name a --batch-size."
         )
     if "model" not in space.fixed and not space.stems:
         height, width = space.shape[1:]
         raise RequestError(
-            f"input: wanted images with sides for {_FEWEST_STAGES} stages of a network, found "
-            f"{height}x{width} pixels. Take larger ones, or name a --model."
+            f"input: wanted images large enough for {_FEWEST_STAGES} stages of a network, found "
+            f"{height}x{width} pixels. Use larger ones, or name a --model."
         )
     if space.ways < 2:
         raise RequestError(
-            "nothing is left to search: the model and all ways of training it are named. Leave "
-            "one of them out, or train it: stepscope run."
+            "nothing is left to search: the model and all its training settings are fixed. Leave "
+            "out one of them, or use stepscope run."
         )
     if designs > space.ways:
         raise RequestError(
-            f"trials: wanted {space.ways} at most, as many ways as are left to try where the other "
-            f"settings are named, found {designs}."
+            f"trials: wanted at most {space.ways}, the combinations that the fixed settings leave, "
+            f"found {designs}."
         )
 
 
@@ -142,7 +135,7 @@ def suggest(trial: Trial, space: Space) -> dict[str, SettingValue]:
 
 
 def suggest_design(trial: Trial, space: Space) -> EfficientDesign:
-    """Draw a network. Stages do not become narrower as they go."""
+    """Draw a network whose stages do not become narrower."""
     stem = trial.suggest_categorical("stem", space.stems)
     stages = trial.suggest_int("stages", _FEWEST_STAGES, space.most_stages(stem))
     width = trial.suggest_int("width", _WIDTH_STEP, 96, step=_WIDTH_STEP)
@@ -170,7 +163,7 @@ def suggest_design(trial: Trial, space: Space) -> EfficientDesign:
 
 
 def _takes(stem: str, shape: Sequence[int]) -> bool:
-    """Say whether a stem takes images of a shape: squares must fill them, a stride need not."""
+    """Return whether a stem accepts images of a shape: space-to-depth needs whole squares."""
     factor = int(stem[-1])
     return not stem.startswith("s2d") or all(side % factor == 0 for side in shape[1:])
 
