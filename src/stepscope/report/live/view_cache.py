@@ -65,7 +65,7 @@ class ViewCache:
             if sum(size for _, _, size in stamp) <= _AT_ONCE_BYTES:
                 return self._keep(key, stamp, view_of(self._library, names))
             process = self._read_in_process(key, stamp)
-        process.request(stamp, _PATIENCE_S)
+        process.request(stamp)
         with self._lock:
             if process.view is None:
                 size = format_bytes(sum(size for _, _, size in stamp))
@@ -93,7 +93,7 @@ class ViewCache:
     def _read_in_process(self, key: Names, stamp: Stamp) -> ViewProcess:
         known = self._processes.get(key)
         if known is None or (known.ended and known.stamp != stamp):
-            self._processes[key] = ViewProcess(self._library, key)
+            self._processes[key] = ViewProcess(self._library, key, stamp)
         self._processes.move_to_end(key)
         while len(self._processes) > _MOST_PROCESSES:
             self._processes.popitem(last=False)[1].end()
@@ -106,7 +106,7 @@ class ViewCache:
 class ViewProcess:
     """A process that makes one view, and makes it again on request."""
 
-    def __init__(self, library: Library, names: Sequence[str]) -> None:
+    def __init__(self, library: Library, names: Sequence[str], stamp: Stamp) -> None:
         arguments = json.dumps([os.fspath(library.root), *names])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "stepscope.report.live.view_cache", arguments],
@@ -114,58 +114,53 @@ class ViewProcess:
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is handled by the server
         )
-        self._made = threading.Condition()
-        self._requested: tuple[Stamp, float] | None = None
+        self._lock = threading.Lock()
         self._ready_at_s = 0.0
         self.view: View | None = None
         self.stamp: Stamp | None = None
-        threading.Thread(target=self._receive, daemon=True).start()
+        self._maker = self._start(stamp)
 
     @property
     def ended(self) -> bool:
         """Whether the process has ended, so that no view will come."""
         return self._process.poll() is not None
 
-    def request(self, stamp: Stamp, patience_s: float) -> None:
-        """Wait for the view of these files; request it unless one is being made."""
-        with self._made:
-            if self.stamp == stamp:
-                return
-            if self._requested is None and monotonic() >= self._ready_at_s and not self.ended:
-                self._requested = (stamp, monotonic())
-                assert self._process.stdin is not None
-                with contextlib.suppress(BrokenPipeError):  # `_receive` detects that it ended
-                    self._process.stdin.write(b"\n")
-                    self._process.stdin.flush()
-            self._made.wait_for(lambda: self.stamp == stamp, patience_s)
+    def request(self, stamp: Stamp) -> None:
+        """Wait a moment for the view of these files; make it unless one is being made."""
+        with self._lock:
+            idle = not self._maker.is_alive() and monotonic() >= self._ready_at_s
+            if self.stamp != stamp and idle and not self.ended:
+                self._maker = self._start(stamp)
+        self._maker.join(_PATIENCE_S)
 
     def end(self) -> None:
         """End the process."""
         self._process.kill()
         self._process.wait()
 
-    def _receive(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._take(View(**json.loads(line)))
-        code = self._process.wait()
-        self._take(
-            message(
-                "Cannot read this run",
-                f"The process that read it exited with code {code}, perhaps out of memory. "
-                "Write its page to a file instead: `stepscope report RUN`.",
-            )
-        )
+    def _start(self, stamp: Stamp) -> threading.Thread:
+        thread = threading.Thread(target=self._make, args=(stamp,), daemon=True)
+        thread.start()
+        return thread
 
-    def _take(self, view: View) -> None:
-        with self._made:
-            if self._requested is not None:
-                self.stamp, requested_at_s = self._requested
-                # The first view read the whole file: later ones take less time.
-                rest_s = 0.0 if self.view is None else _REST * (monotonic() - requested_at_s)
-                self._ready_at_s = monotonic() + rest_s
-            self._requested, self.view = None, view
-            self._made.notify_all()
+    def _make(self, stamp: Stamp) -> None:
+        began_s = monotonic()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended, which an empty line shows below
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+        if line := self._process.stdout.readline():
+            view = View(**json.loads(line))
+        else:
+            view = message(
+                "Cannot read this run",
+                f"The process that read it exited with code {self._process.wait()}, perhaps out of "
+                "memory. Write its page to a file instead: `stepscope report RUN`.",
+            )
+        if self.view is not None:  # the first view read the whole file: later ones take less time
+            self._ready_at_s = monotonic() + _REST * (monotonic() - began_s)
+        self.view, self.stamp = view, stamp
 
 
 def _make_views(root: str, *names: str) -> None:
