@@ -32,11 +32,6 @@ class TestDataSetsOfRecords:
         assert data_set.records is not None
         assert all(0 < one < 1 for one in (*data_set.records.mean, *data_set.records.std))
 
-    def test_its_counts_follow_the_one_rule(self, data_set):
-        assert data_set.count("train") == data_set.train_samples == 50_000
-        assert data_set.count("test") == data_set.test_samples == 10_000
-        assert data_set.count("test", 1000) == 200
-
     def test_more_samples_than_it_has_are_refused(self, data_set, tmp_path):
         assert data_set.records is not None
         for function in (data_set.records.load, data_set.records.open_files):

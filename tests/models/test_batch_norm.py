@@ -56,23 +56,13 @@ def test_without_batch_norm_no_zoo_network_overwrites_what_it_still_reads(name):
     torch.testing.assert_close(in_place.detach(), allocated, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        nn.BatchNorm1d(4),
-        nn.BatchNorm2d(4),
-        nn.BatchNorm3d(4),
-        nn.SyncBatchNorm(4),
-        nn.LazyBatchNorm2d(),
-    ],
-    ids=lambda layer: type(layer).__name__,
-)
 # Torch warns that lazy layers may change.
 @pytest.mark.filterwarnings("ignore:Lazy modules")
-def test_every_kind_of_batch_norm_is_taken_out(layer):
-    model = without_batch_norm(nn.Sequential(nn.Sequential(layer)))
-    assert norms(model) == []
-    assert isinstance(model.get_submodule("0.0"), nn.Identity)
+def test_every_kind_of_batch_norm_is_taken_out():
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    layers = [*(kind(4) for kind in kinds), nn.LazyBatchNorm2d()]
+    model = without_batch_norm(nn.Sequential(nn.Sequential(*layers)))
+    assert [type(layer) for layer in model.get_submodule("0").children()] == [nn.Identity] * 5
 
 
 def test_a_model_that_is_itself_a_batch_norm_becomes_the_identity():

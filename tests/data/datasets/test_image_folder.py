@@ -85,49 +85,27 @@ class TestWhatAFolderIs:
         assert held("test", None) == sum(file.stat().st_size for file in files)
 
 
-def _nothing(root: Path) -> None:
-    root.mkdir()
-
-
-def _one_split_named_otherwise(root: Path) -> None:
-    (root / "training" / "cats").mkdir(parents=True)
-
-
-def _images_without_classes(root: Path) -> None:
-    (root / "train").mkdir(parents=True)
-    (root / "train" / "cat.jpg").write_bytes(encoded(picture()))
-
-
-def _an_empty_class(root: Path) -> None:
-    make_folder(root)
-    (root / "train" / "cows\n").mkdir()
-
-
-def _a_class_of_other_files(root: Path) -> None:
-    _an_empty_class(root)
-    (root / "train" / "cows\n" / "list.txt").touch()
-
-
-def _a_class_that_only_val_has(root: Path) -> None:
-    make_folder(root)
-    (root / "val" / "cows").mkdir()
-    (root / "val" / "cows" / "1.jpg").write_bytes(encoded(picture()))
+CATS = "train/cats/1.jpg"
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("paths", "message"),
     [
-        (lambda root: None, r"photos is no folder\. Give the folder above `train`"),
-        (_nothing, r"wanted a folder for each class in .*train, .*photos has nothing in it"),
-        (_one_split_named_otherwise, r"photos has 'training'\. Give the folder above"),
-        (_images_without_classes, r"found 'cat.jpg' and no folder"),
-        (_an_empty_class, r"class 'cows\\n' has no images: .* has nothing in it"),
-        (_a_class_of_other_files, r"class 'cows\\n' has no images: .* has 'list.txt'\. Wanted"),
-        (_a_class_that_only_val_has, r"val has classes without training images in .*: 'cows'"),
+        ([], r"photos is no folder\. Give the folder above `train`"),
+        (["/"], r"wanted a folder for each class in .*train, .*photos has nothing in it"),
+        (["training/cats/"], r"photos has 'training'\. Give the folder above"),
+        (["train/cat.jpg"], r"found 'cat.jpg' and no folder"),
+        ([CATS, "train/cows\n/"], r"class 'cows\\n' has no images: .* has nothing in it"),
+        ([CATS, "train/cows\n/list.txt"], r"'cows\\n' has no images: .* has 'list.txt'\. Wanted"),
+        ([CATS, "val/cows/1.jpg"], r"val has classes without training images in .*: 'cows'"),
     ],
 )
-def test_a_folder_of_another_layout_is_refused_with_what_was_found(tmp_path, make, message):
-    make(tmp_path / "photos")
+def test_a_folder_of_another_layout_is_refused_with_what_was_found(tmp_path, paths, message):
+    for path in paths:
+        folder, _, file = f"{tmp_path}/photos/{path}".rpartition("/")
+        Path(folder).mkdir(parents=True)
+        if file:
+            (Path(folder) / file).touch()
     with pytest.raises(DataError, match=message) as refused:
         describe(DataSource(tmp_path / "photos"))
     assert "\n" not in str(refused.value)

@@ -180,11 +180,6 @@ class TestWholeDataSet:
         assert accuracy > 0.93
 
 
-def test_lenet_soon_learns_more_than_chance(train):
-    """Two epochs of 10,000; 0.55 to 0.59 was seen, with the long test's way it is 0.96."""
-    assert lenet_accuracy(train, 2, seed=0, lr=0.05) > 0.3
-
-
 def lenet_accuracy(train: MemorySamples, epochs: int, seed: int, lr: float = 0.01) -> float:
     """Train a LeNet with random crops and flips; return its accuracy on the test samples."""
     torch.manual_seed(seed)

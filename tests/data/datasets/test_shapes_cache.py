@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,26 +103,6 @@ def test_without_a_place_for_a_cache_samples_are_drawn(tmp_path, place, cache, m
         monkeypatch.setattr(Path, "home", no_home)
     assert same(shapes.load("train", NOWHERE), shapes.draw("train", 0, 2 * RECORDS))
     assert not list(tmp_path.rglob("*.bin"))
-
-
-def test_processes_that_both_find_nothing_both_succeed(tmp_path):
-    code = (
-        "import zlib, pathlib; from stepscope.data.datasets import shapes\n"
-        "held = shapes.load('test', pathlib.Path('nowhere'))\n"
-        "found = [one['status'] for one in shapes.verify_cache()['files']]\n"
-        "print(zlib.crc32(held.images.data), *found)"
-    )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    both = [
-        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    answers = [process.communicate()[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert answers[0] == answers[1]
-    assert answers[0].endswith(b" ok\n")
-    left = (tmp_path / "stepscope" / shapes.FOLDER).iterdir()
-    assert [file.name for file in left] == ["test.bin"]
 
 
 def test_verifying_names_the_cache_and_what_is_damaged_in_it(cache, tmp_path, capsys):

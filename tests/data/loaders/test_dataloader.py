@@ -189,38 +189,30 @@ def test_a_worker_that_one_loader_loses_is_lost_for_the_other(setting, tmp_path)
     assert made.numbers() == [(2, 1)]
 
 
-@pytest.mark.parametrize(("forks", "code"), [(0, errno.ENOMEM), (1, errno.EAGAIN)])
-def test_workers_that_cannot_be_started_are_done_without(setting, monkeypatch, code, forks):
+@pytest.mark.parametrize(
+    ("most", "code", "numbers"),
+    [
+        (0, errno.ENOMEM, [(3, 2), (2, 1), (1, 0)]),
+        (1, errno.EAGAIN, [(3, 2), (2, 1)]),
+    ],
+)
+def test_workers_that_cannot_be_started_are_done_without(setting, monkeypatch, most, code, numbers):
     made = setting(3, Indices())
-    fork, left = os.fork, [forks]
+    fork = os.fork
 
     def failing_fork() -> int:
-        left[0] -= 1
-        if left[0] < 0:
+        if len(multiprocessing.active_children()) == most:
             raise OSError(code, os.strerror(code))
         return fork()
 
     monkeypatch.setattr(os, "fork", failing_fork)
     batches = iter(made.loader)
-    assert made.numbers() == [(3, 2), (2, 1), (1, 0)], "before the first batch is asked for"
+    assert made.numbers() == numbers, "before the first batch is asked for"
     assert {each.reason for each in made.told} == {f"cannot start a worker: {os.strerror(code)}"}
     assert {each.batch for each in made.told} == {1}
     made.assert_whole(batches)
-
-
-def test_where_some_workers_can_be_started_those_are_taken(setting, monkeypatch):
-    made = setting(3, Indices())
-    fork = os.fork
-
-    def failing_fork() -> int:
-        if len(multiprocessing.active_children()) == 1:
-            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        return fork()
-
-    monkeypatch.setattr(os, "fork", failing_fork)
     made.assert_whole(iter(made.loader))
-    made.assert_whole(iter(made.loader))
-    assert made.numbers() == [(3, 2), (2, 1)]
+    assert made.numbers() == numbers
 
 
 @pytest.mark.parametrize("error", [DataError("sample 24 is bad"), OSError(errno.EIO, "broken")])
