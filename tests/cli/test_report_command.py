@@ -128,14 +128,6 @@ def test_what_cannot_be_reported_is_refused_with_what_to_do(stepscope, run, tmp_
     assert (both.code, "both use standard output" in both.json["error"]) == (2, True)
 
 
-def test_a_newer_schema_and_half_a_record_are_refused(stepscope, run):
-    record = run / "run.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 99}))
-    assert stepscope("report", run).is_refused(2, "newer stepscope")
-    record.write_text('{"schema": 1, "na')
-    assert stepscope("report", run).is_refused(2, "cannot read")
-
-
 def test_a_full_disk_keeps_the_page_that_was_there(stepscope, run):
     (run / "report.html").write_text("the old one")
     small = {

@@ -90,16 +90,6 @@ def test_the_resolved_spec_is_recorded_and_can_be_repeated(here, alone):
     )
 
 
-def test_settings_come_from_a_file_and_flags_win(stepscope, tiny):
-    (stepscope.folder / "asked.toml").write_text(
-        'samples = 320\nbatch_size = 64\noptimizer = "adam"'
-    )
-    answer = stepscope("run", "asked.toml", "--batch-size", 32, "--max-steps", 3, "--json")
-    spec = answer.json["spec"]
-    assert (spec["samples"], spec["batch_size"], spec["optimizer"]) == (320, 32, "adam")
-    assert answer.json["summary"]["steps"] == 3
-
-
 def test_records_are_to_the_letter(stepscope):
     answer = stepscope(
         "run", "--samples", 840, "--batch-size", 4, "--epochs", 2, "--out", "runs", "--json"
@@ -165,14 +155,6 @@ def test_what_a_model_prints_is_shown_and_does_not_spoil_the_json(stepscope, tin
     answer = stepscope("run", *tiny, "--model", "loud:net", "--json")
     assert (answer.json["status"], answer.json["name"]) == ("completed", "loud:net-shapes")
     assert "hello from the model" in answer.err
-
-
-def test_any_name_stays_in_its_folder_and_is_kept_as_it_is(stepscope, tiny):
-    name = "../../etc/passwd<script>alert(1)</script>a\nb日本"
-    answer = stepscope("run", *tiny, "--max-steps", 1, "--name", name, "--json")
-    assert answer.code == 0, answer.err
-    assert answer.json["name"] == name
-    assert (stepscope.folder / answer.json["path"]).resolve().parent == stepscope.folder / "runs"
 
 
 def test_real_cifar10_trains(stepscope, shared_data):

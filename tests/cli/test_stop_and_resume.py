@@ -189,17 +189,6 @@ def test_a_completed_run_is_left_as_it_is(uninterrupted):
     assert {file.name: file.read_bytes() for file in uninterrupted.path.iterdir()} == before
 
 
-@pytest.mark.parametrize("what", ["nothing", "file", "empty folder"])
-def test_what_is_no_run_folder_cannot_be_resumed(stepscope, what):
-    target = stepscope.folder / "target"
-    if what == "file":
-        target.write_text("x")
-    elif what == "empty folder":
-        target.mkdir()
-    answer = stepscope("resume", target)
-    assert answer.is_refused(2, "not a run folder")
-
-
 def test_ctrl_z_pauses_the_training_too(stepscope, slow):
     process = in_its_second_epoch(stepscope, start_new_session=True)
     try:

@@ -110,16 +110,6 @@ for _ in range(20):
     assert answer.is_refused(2, "makes no DataLoader")
 
 
-def test_a_script_that_fails_says_why_and_where_its_words_are(stepscope):
-    (stepscope.folder / "train.py").write_text("raise ValueError('no luck')")
-
-    answer = stepscope("workers", "--", "train.py")
-
-    assert answer.code != 0
-    assert "no luck" in answer.err
-    assert "Traceback" not in answer.err
-
-
 SHORT = ("--samples", 160, "--batch-size", 8, "--max-steps", 12, "--repeats", 1, "--threads", 1)
 
 
