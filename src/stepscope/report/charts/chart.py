@@ -37,6 +37,10 @@ class ChartMark:
     high: float | None = None
     chosen: bool = False
 
+    def place(self) -> str:
+        """Return its place on the x axis as a word."""
+        return self.x if isinstance(self.x, str) else f"{self.x:g}"
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -114,15 +118,11 @@ def save(chart: Chart, path: Path) -> Path:
         raise MissingExtraError("drawing a chart", "vl_convert", "report") from error
     from stepscope.report.charts.vega_lite import VEGA_LITE, to_vega_lite
 
-    drawn = to_vega_lite(chart)
-    if form == "png":
-        content = vl_convert.vegalite_to_png(drawn, vl_version=VEGA_LITE, scale=_PNG_SCALE)
-    elif form == "svg":
-        content = vl_convert.vegalite_to_svg(drawn, vl_version=VEGA_LITE).encode()
-    else:
-        content = vl_convert.vegalite_to_pdf(drawn, vl_version=VEGA_LITE)
+    options = {"scale": _PNG_SCALE} if form == "png" else {}
+    draw = getattr(vl_convert, f"vegalite_to_{form}")
+    content = draw(to_vega_lite(chart), vl_version=VEGA_LITE, **options)
     try:
-        path.write_bytes(content)
+        path.write_bytes(content.encode() if form == "svg" else content)
     except OSError as error:
         raise cannot_write(error, str(path), advice="") from error
     return path

@@ -15,6 +15,7 @@ VEGA_LITE = "5.20"
 WIDTH, _PANEL_WIDTH, _HEIGHT, _ROW_HEIGHT = 460, 290, 280, 22
 _MOST_TICKS = 12
 _NO_SERIES = [""]
+_DOT = {"type": "point", "size": 60, "filled": True, "opacity": 1}
 _ONLY_CHOSEN = {"transform": [{"filter": "datum.chosen"}]}
 _HAS_INTERVAL = {"filter": "isValid(datum.low) && isValid(datum.high)"}
 
@@ -60,9 +61,7 @@ def _consistent(chart: Chart) -> Chart:
     """Convert numbers on an axis of words to words."""
     if not any(isinstance(mark.x, str) for mark in chart.marks):
         return chart
-    words = [mark.x if isinstance(mark.x, str) else f"{mark.x:g}" for mark in chart.marks]
-    marks = [replace(mark, x=word) for mark, word in zip(chart.marks, words, strict=True)]
-    return replace(chart, marks=marks)
+    return replace(chart, marks=[replace(mark, x=mark.place()) for mark in chart.marks])
 
 
 # --- Kinds of charts
@@ -76,7 +75,7 @@ def _points(chart: Chart) -> list[Drawn]:
     layers = [
         _layer({"type": "line", "strokeWidth": 1, "opacity": 0.45}, **placed, y=y),
         *_intervals(chart, placed),
-        _layer({"type": "point", "size": 60, "filled": True, "opacity": 1}, **placed, y=y),
+        _layer(_DOT, **placed, y=y),
     ]
     if any(mark.chosen for mark in chart.marks):
         ring = {"type": "point", "size": 260, "color": CHOSEN, "strokeWidth": 2}
@@ -109,16 +108,14 @@ def _stack(chart: Chart) -> list[Drawn]:
 
 
 def _lines(chart: Chart) -> list[Drawn]:
-    """Draw a line for each series, with a shape for each, for prints without colour."""
+    """Draw a line with points for each series."""
     whole = all(float(mark.x).is_integer() for mark in chart.marks)
     placed = {
         "x": _numbers(chart) if whole else _quantities(chart),
         "y": _y(chart, zero=False),
         "color": _colour(chart),
     }
-    point: Drawn = _layer({"type": "point", "size": 45, "filled": True, "opacity": 1}, **placed)
-    if chart.series() != _NO_SERIES:
-        point["encoding"]["shape"] = {**_series(chart), "scale": {"domain": chart.series()}}
+    point = _layer({**_DOT, "size": 45}, **placed, **_shape(chart))
     return [_layer({"type": "line", "strokeWidth": 1.8}, **placed), point]
 
 
@@ -143,10 +140,7 @@ def _scatter(chart: Chart) -> list[Drawn]:
     """Draw points; the chosen ones have a ring, and a line joins them."""
     quantities = {**_quantities(chart), "scale": {"zero": False}}
     placed = {"x": quantities, "y": _y(chart, zero=False)}
-    point = _layer({"type": "point", "size": 60, "filled": True, "opacity": 1}, **placed)
-    point["encoding"]["color"] = _colour(chart)
-    if chart.series() != _NO_SERIES:
-        point["encoding"]["shape"] = {**_series(chart), "scale": {"domain": chart.series()}}
+    point = _layer(_DOT, **placed, color=_colour(chart), **_shape(chart))
     line = {"type": "line", "strokeWidth": 1, "color": CHOSEN, "opacity": 0.6}
     ring = {"type": "point", "size": 200, "color": CHOSEN, "strokeWidth": 1.6}
     marked = [{**_ONLY_CHOSEN, "mark": mark, "encoding": placed} for mark in (line, ring)]
@@ -164,7 +158,7 @@ def _roofline(chart: Chart) -> list[Drawn]:
     }
     is_roof = f"datum.series === {json.dumps(chart.series()[0])}"
     roof = _layer({"type": "line", "strokeWidth": 1.8}, **placed)
-    point = _layer({"type": "point", "size": 90, "filled": True, "opacity": 1}, **placed)
+    point = _layer({**_DOT, "size": 90}, **placed)
     return [
         {**roof, "transform": [{"filter": is_roof}]},
         {**point, "transform": [{"filter": f"!({is_roof})"}]},
@@ -257,11 +251,18 @@ def _words(chart: Chart) -> Drawn:
 
 
 def _colour(chart: Chart) -> Drawn:
-    if chart.series() == _NO_SERIES:
-        return {"value": colours_of(_NO_SERIES)[""]}
     colours = colours_of(chart.series())
+    if chart.series() == _NO_SERIES:
+        return {"value": colours[""]}
     scale = {"domain": list(colours), "range": list(colours.values())}
     return {**_series(chart), "scale": scale}
+
+
+def _shape(chart: Chart) -> Drawn:
+    """Give each series a shape, for prints without colour."""
+    if chart.series() == _NO_SERIES:
+        return {}
+    return {"shape": {**_series(chart), "scale": {"domain": chart.series()}}}
 
 
 def _series(chart: Chart) -> Drawn:

@@ -45,16 +45,15 @@ def print_graph(console: Console, chart: Chart) -> None:
 
 def _intervals(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
     """Draw a line for each value: its interval `├──●──┤`, or a bar without one."""
-    names = [", ".join(filter(None, (_place(mark), mark.series))) for mark in chart.marks]
-    labels = _aligned(names, width // 2)
-    values = _aligned([_number(mark.y) for mark in chart.marks], width, right=True)
+    names = [_joined(mark.place(), mark.panel, mark.series) for mark in chart.marks]
+    labels = _labels(names, [mark.y for mark in chart.marks], width)
     most = max((mark.y if mark.high is None else mark.high for mark in chart.marks), default=0.0)
-    room = width - len(f"{labels[0]} {values[0]}  ") if chart.marks else width
+    room = width - len(labels[0]) if labels else width
     room -= len(letters.chosen) + 1 if any(mark.chosen for mark in chart.marks) else 0
     scale = _Scale(most, room)
     colours = colours_of(chart.series())
-    for mark, label, value in zip(chart.marks, labels, values, strict=True):
-        line = Text(f"{label} {value}  ")
+    for mark, label in zip(chart.marks, labels, strict=True):
+        line = Text(label)
         at = scale.place(mark.y)
         drawn = [letters.bar] * at
         if mark.low is not None and mark.high is not None:
@@ -73,14 +72,12 @@ def _stacked(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
     colours = colours_of(parts)
     bars: dict[str, list[ChartMark]] = {}
     for mark in chart.marks:
-        bars.setdefault(_place(mark), []).append(mark)
+        bars.setdefault(_joined(mark.place(), mark.panel), []).append(mark)
     totals = [sum(mark.y for mark in marks) for marks in bars.values()]
-    labels = _aligned(list(bars), width // 2)
-    values = _aligned([_number(total) for total in totals], width, right=True)
-    room = width - len(f"{labels[0]} {values[0]}  ") if bars else width
-    scale = _Scale(max(totals, default=0.0), room)
-    for marks, label, value in zip(bars.values(), labels, values, strict=True):
-        line = Text(f"{label} {value}  ")
+    labels = _labels(list(bars), totals, width)
+    scale = _Scale(max(totals, default=0.0), width - len(labels[0]) if labels else width)
+    for marks, label in zip(bars.values(), labels, strict=True):
+        line = Text(label)
         reached = 0.0
         for mark in marks:
             # Edges are rounded, not parts: rounding errors must not add up.
@@ -99,11 +96,10 @@ def _lines(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
     """Draw a row of steps for each series, from its first value to its last."""
     groups: dict[str, list[ChartMark]] = {}
     for mark in chart.marks:
-        name = ", ".join(filter(None, (mark.panel, mark.series))) or chart.y
-        groups.setdefault(name, []).append(mark)
+        groups.setdefault(_joined(mark.panel, mark.series) or chart.y, []).append(mark)
     least = min((mark.y for mark in chart.marks), default=0.0)
     most = max((mark.y for mark in chart.marks), default=0.0)
-    labels = _aligned(list(groups), width // 2)
+    labels = _aligned(list(groups), width // 2, "<")
     colours = colours_of(chart.series())
     for marks, label in zip(groups.values(), labels, strict=True):
         line = Text(f"{label}  ")
@@ -129,16 +125,20 @@ class _Scale:
         return 0 if self.most <= 0 else round(max(0.0, value) / self.most * (columns - 1))
 
 
-def _place(mark: ChartMark) -> str:
-    """Return the label of a mark on the x axis."""
-    where = mark.x if isinstance(mark.x, str) else f"{mark.x:g}"
-    return ", ".join(part for part in (where, mark.panel) if part)
+def _joined(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
 
 
-def _aligned(texts: list[str], most: int, *, right: bool = False) -> list[str]:
+def _labels(names: list[str], values: list[float], width: int) -> list[str]:
+    """Return names with their values, all of one length."""
+    columns = (_aligned(names, width // 2, "<"), _aligned([*map(_number, values)], width, ">"))
+    return [f"{name} {value}  " for name, value in zip(*columns, strict=True)]
+
+
+def _aligned(texts: list[str], most: int, to: str) -> list[str]:
     flat = [" ".join(text.split()) for text in texts]
     width = min(max(map(len, flat), default=0), most)
-    return [f"{text[:width]:{'>' if right else '<'}{width}}" for text in flat]
+    return [f"{text[:width]:{to}{width}}" for text in flat]
 
 
 def _number(value: float) -> str:
