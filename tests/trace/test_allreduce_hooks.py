@@ -156,10 +156,3 @@ def test_steps_take_the_exchanges_of_their_own_time() -> None:
     )
     assert communication.between(20, 24) is None
     assert communication.between(24, 30) == pytest.approx(4e-9)
-
-
-def test_everything_is_put_back() -> None:
-    before = distributed.Reducer.prepare_for_backward
-    with watched():
-        assert distributed.Reducer.prepare_for_backward is not before
-    assert distributed.Reducer.prepare_for_backward is before

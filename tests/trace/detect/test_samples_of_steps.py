@@ -12,11 +12,6 @@ from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.steps import StepDetector
 
 
-@pytest.fixture
-def loop() -> Loop:
-    return Loop()
-
-
 def train_without_loader(loop: Loop, steps: int, off: range) -> None:
     for number in range(steps):
         if number not in off:
