@@ -29,20 +29,17 @@ def test_the_published_solution_has_90_points():
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "points"),
-    [(0.81, 60), (0.8, 50), (0.7, 40), (0.605, 40), (0.6, 30), (0.5001, 30), (0.5, 0)],
+    ("part", "values", "points"),
+    [
+        ("accuracy", (0.81, 0.8, 0.7, 0.605, 0.6, 0.5001, 0.5), [60, 50, 40, 40, 30, 30, 0]),
+        ("energy", (0.499, 0.5, 1.0, 1.5, 2.0), [20, 15, 10, 5, 0]),
+        ("latency", (99_999, 1e5, 2.5e5, 5e5, 1e6), [20, 15, 10, 5, 0]),
+    ],
 )
-def test_bands_of_error_are_half_open(accuracy, points):
-    assert score(accuracy, 3, 2e6, 1).by_part["accuracy"] == points
-
-
-@pytest.mark.parametrize(
-    ("energy_mj", "cycles", "points"),
-    [(0.499, 99_999, 40), (0.5, 1e5, 30), (1.0, 2.5e5, 20), (1.5, 5e5, 10), (2.0, 1e6, 0)],
-)
-def test_bands_of_energy_and_cycles_are_half_open(energy_mj, cycles, points):
-    found = score(0.9, energy_mj, cycles, 1).by_part
-    assert found["energy"] + found["latency"] == points
+def test_bands_are_half_open(part, values, points):
+    figures = {"accuracy": 0.9, "energy": 3.0, "latency": 2e6}
+    found = [score(*{**figures, part: value}.values(), 1).by_part[part] for value in values]
+    assert found == points
 
 
 def test_a_hard_limit_leaves_no_points():

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 from machine_trees import (
-    JETSON_AGX_XAVIER,
     JETSON_NANO,
-    JETSON_ORIN,
-    JETSON_XAVIER_NX,
     LAPTOP,
     RASPBERRY_PI,
     TREES,
@@ -38,11 +35,7 @@ def look(root: Path) -> dict[str, MachineCheck]:
     ("tree", "board", "power_mode", "sensors"),
     [
         (JETSON_NANO, "Jetson Nano", "MAXN", ["POM_5V_IN", "POM_5V_GPU"]),
-        (JETSON_XAVIER_NX, "Jetson Xavier NX", "MODE_10W_2CORE", ["VDD_IN", "VDD_SOC"]),
-        (JETSON_AGX_XAVIER, "Jetson-AGX", "MODE_15W", ["GPU", "CPU", "SYS5V"]),
-        (JETSON_ORIN, "Jetson Orin Nano", "7W", ["VDD_IN", "VDD_CPU_GPU_CV"]),
         (LAPTOP, "ThinkPad", None, ["package-0", "psys"]),
-        (RASPBERRY_PI, "Raspberry Pi 4", None, []),
         (VIRTUAL_MACHINE, "QEMU", None, []),
     ],
     ids=lambda case: case.name if isinstance(case, Tree) else None,
@@ -54,10 +47,9 @@ def test_doctor_names_the_board_its_power_mode_and_its_sensors(
     root = write_tree(tree, tmp_path)
     found = look(root)
     assert board in found["board"]["found"]
-    assert found["power_mode"]["status"] == "absent" or found["power_mode"]["found"].startswith(
-        f"{power_mode} ("
-    )
-    assert (found["power_mode"]["status"] == "absent") == (power_mode is None)
+    mode = found["power_mode"]
+    assert (mode["status"] == "absent") == (power_mode is None)
+    assert power_mode is None or mode["found"].startswith(f"{power_mode} (")
     energy = check_energy(root)
     assert all(sensor in energy["found"] for sensor in sensors)
     assert (energy["status"] == "absent") == (not sensors)
@@ -97,14 +89,11 @@ def test_processes_of_one_name_are_each_named_the_largest_first():
     assert worth_naming([("sh", 1)], total_bytes=100) == ([], False)
 
 
-def test_swap_that_earlier_runs_left_full_is_a_warning(tmp_path):
-    found = look(write_tree(LAPTOP, tmp_path))["swap"]
+def test_swap_in_use_and_memory_packed_into_memory_are_warnings(tmp_path):
+    found = look(write_tree(LAPTOP, tmp_path / "laptop"))["swap"]
     assert found["status"] == "warning"
     assert "1.0 GiB of 8.0 GiB used" in found["found"]
-
-
-def test_memory_packed_into_memory_is_a_warning(tmp_path):
-    found = look(write_tree(JETSON_NANO, tmp_path))
+    found = look(write_tree(JETSON_NANO, tmp_path / "nano"))
     assert (found["zram"]["status"], found["swap"]["status"]) == ("warning", "ok")
 
 

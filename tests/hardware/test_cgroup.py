@@ -36,17 +36,12 @@ def test_version_1_gets_its_limit_and_the_group_is_named_for_its_maker(tmp_path,
     assert f"-{os.getpid()}-" in group.folder.name
 
 
-def test_version_2_gets_its_limit_and_the_controller_is_switched_on_for_it(tmp_path, handed_over):
-    put(tmp_path, cgroup__controllers="cpu memory", cgroup__subtree_control="cpu")
+@pytest.mark.parametrize(("on", "then"), [("cpu", "+memory"), ("cpu memory", "cpu memory")])
+def test_version_2_gets_its_limit_and_the_controller_that_it_needs(tmp_path, handed_over, on, then):
+    put(tmp_path, cgroup__controllers="cpu memory", cgroup__subtree_control=on)
     group = cgroup.make(512 * MIB, [tmp_path])
     assert (group.folder / "memory.max").read_text() == str(512 * MIB)
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory"
-
-
-def test_a_controller_that_is_on_is_left_as_it_is(tmp_path, handed_over):
-    put(tmp_path, cgroup__controllers="cpu memory", cgroup__subtree_control="cpu memory")
-    cgroup.make(512 * MIB, [tmp_path])
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "cpu memory"
+    assert (tmp_path / "cgroup.subtree_control").read_text() == then
 
 
 def test_the_next_group_is_tried_where_the_first_refuses(tmp_path, handed_over):
@@ -54,15 +49,11 @@ def test_the_next_group_is_tried_where_the_first_refuses(tmp_path, handed_over):
     assert group.folder.parent == tmp_path
 
 
-def test_root_makes_no_group_in_one_that_was_not_handed_over(tmp_path, monkeypatch):
+def test_root_makes_a_group_only_where_a_mark_says_that_it_may(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(MachineError, match="not delegated"):
         cgroup.make(512 * MIB, [tmp_path])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_root_makes_one_where_a_mark_says_that_it_may(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "getxattr", lambda folder, mark: b"1")
     assert cgroup.make(512 * MIB, [tmp_path]).folder.is_dir()
 

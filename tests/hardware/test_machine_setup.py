@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from machine_trees import (
     JETSON_AGX_XAVIER,
-    JETSON_NANO,
     JETSON_ORIN,
     JETSON_XAVIER_NX,
     JETSONS,
@@ -64,6 +63,7 @@ def test_a_board_is_set_as_the_protocol_asks_and_put_back(tmp_path, tree):
     prepare(root)
     found = {name: reading.value for name, reading in read_conditions(root).items()}
     assert {name: found[name] for name in protocol(root)} == protocol(root)
+    assert changes(protocol(root), root) == [], "nothing is left to set"
     restore(root)
     assert texts(root) == before
     assert not kept_file(root).exists()
@@ -130,12 +130,6 @@ def test_a_machine_that_has_nothing_to_set_is_left_as_it_is(tmp_path):
     prepare(root)
     assert not kept_file(root).exists()
     assert restore(root) == []
-
-
-def test_a_machine_that_is_prepared_already_has_nothing_to_be_set(tmp_path):
-    root = board(JETSON_NANO, tmp_path)
-    prepare(root)
-    assert changes(protocol(root), root) == []
 
 
 def test_a_second_preparation_does_not_forget_what_was_before_the_first(tmp_path):
@@ -235,15 +229,13 @@ def forbid_writing(file: Path) -> None:
     file.symlink_to("/proc/version")
 
 
-def test_a_power_mode_that_needs_root_says_which_command(tmp_path):
+def test_a_power_mode_that_cannot_be_set_says_why_and_which_command(tmp_path):
     root = board(JETSON_XAVIER_NX, tmp_path)
-    (root / "usr/sbin/nvpmodel").write_text("#!/bin/sh\necho NVPM ERROR: run as root >&2\nexit 1\n")
+    program = root / "usr/sbin/nvpmodel"
+    program.write_text("#!/bin/sh\necho NVPM ERROR: run as root >&2\nexit 1\n")
     with pytest.raises(MachineError, match=r"run as root\. As root: sudo nvpmodel -m 2"):
         prepare(root)
-
-
-def test_a_board_without_nvpmodel_says_so_and_touches_no_other_machine(tmp_path):
-    root = write_tree(JETSON_XAVIER_NX, tmp_path)
+    program.unlink()  # no other machine's is taken
     with pytest.raises(MachineError, match="usr/sbin/nvpmodel"):
         prepare(root)
 

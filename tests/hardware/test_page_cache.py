@@ -47,11 +47,8 @@ def not_permitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return nowhere
 
 
-def test_what_was_just_written_is_in_memory(files):
-    assert resident_share(files) == 1.0
-
-
 def test_pages_that_are_advised_out_are_gone_and_come_back_by_reading(files, not_permitted):
+    assert resident_share(files) == 1.0, "they were just written"
     cold = make_cold(files)
     assert (cold.how, cold.files, cold.bytes) == ("advised", 2, 2 * SIZE_BYTES)
     assert cold.cold_share == 1.0, "what was not yet on the disk was brought there first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,12 +25,18 @@ def test_the_items_add_up_and_it_fits_when_the_limit_holds_them(numbers, limit_b
     assert bill.fits == (sum(numbers) <= limit_bytes)
 
 
-def test_the_fuller_pool_binds():
-    items = {name: Item(0, "counted", "") for name in ITEMS}
-    items["runtime"] = Item(10, "measured", "")
-    items["activations"] = Item(90, "counted", "", "device")
-    bill = Bill(items, {"host": Limit("physical memory", 100), "device": Limit("device", 80)})
-    assert bill.binding == "device"
+@pytest.mark.parametrize(
+    ("name", "item", "pool", "limit_bytes"),
+    [
+        ("activations", Item(90, "counted", "", "device"), "device", 80),
+        ("prefetch", Item(50, "counted", ""), "shared memory", 40),  # batches of workers
+    ],
+)
+def test_the_fullest_pool_binds(name, item, pool, limit_bytes):
+    items = {name: Item(10, "counted", "") for name in ITEMS}
+    limits = {"host": Limit("physical memory", 1000), pool: Limit(pool, limit_bytes)}
+    bill = Bill({**items, name: item}, limits)
+    assert bill.binding == pool
     assert not bill.fits
 
 
@@ -58,12 +65,3 @@ def test_a_device_has_a_limit_of_its_own_unless_it_shares_the_hosts_memory():
     assert memory_limits(2**31, 0, device, unified=True) == {"unified": device}
     assert memory_limits(2**29, 0, device, unified=True)["unified"].of == "--memory-limit"
     assert memory_limits(2**31, 0) == {"host": asked}
-
-
-def test_batches_of_workers_must_also_fit_into_shared_memory():
-    items = {name: Item(0, "counted", "") for name in ITEMS}
-    items["prefetch"] = Item(50, "counted", "")
-    limits = {"host": Limit("physical memory", 1000), "shared memory": Limit("/dev/shm", 40)}
-    bill = Bill(items, limits)
-    assert not bill.fits
-    assert bill.binding == "shared memory"
