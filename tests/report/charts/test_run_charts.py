@@ -13,7 +13,6 @@ from stepscope.analyze.sweep_summary import rows_of
 from stepscope.records.run_folder import create_at
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import load_sweep
-from stepscope.report.charts.chart import ChartMark, drawable
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.charts.sweep_charts import sections_of_groups, sweep_chart
 
@@ -154,11 +153,3 @@ def test_runs_without_phases_or_telemetry_are_compared_by_what_they_have(tmp_pat
     ]
     titles = list(charts_of(sections_of_groups(group_runs(runs))))
     assert titles == ["Throughput", "Peak memory"]
-
-
-def test_an_interval_that_would_flatten_a_chart_is_left_out_and_that_is_said():
-    marks, note = drawable(
-        [ChartMark(1, 100, low=90, high=110), ChartMark(2, 90, low=0, high=90_000)]
-    )
-    assert [mark.high for mark in marks] == [110, None]
-    assert note.startswith("1 of 2 intervals")

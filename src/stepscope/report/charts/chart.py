@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -76,26 +76,10 @@ def evenly(values: list[T], most: int) -> list[T]:
     return [values[round(number * (len(values) - 1) / (most - 1))] for number in range(most)]
 
 
-_MOST_TIMES = 4  # times the largest value; wider ones would flatten the chart
-
-
-def with_interval(
-    x: float | str, found: Interval, series: str = "", times: float = 1, *, chosen: bool = False
-) -> ChartMark:
+def with_interval(x: float | str, found: Interval, series: str = "", times: float = 1) -> ChartMark:
     """Return a mark with a median and its interval."""
     low, high = (None if end is None else end * times for end in (found.low, found.high))
-    return ChartMark(x, found.median * times, series, low=low, high=high, chosen=chosen)
-
-
-def drawable(marks: Iterable[ChartMark]) -> tuple[list[ChartMark], str]:
-    """Return the marks without intervals that would flatten a chart, and a note on them."""
-    given = list(marks)
-    most = max((mark.y for mark in given), default=0.0) * _MOST_TIMES
-    too_wide = [mark for mark in given if mark.high is not None and mark.high > most]
-    if not too_wide:
-        return given, ""
-    kept = [replace(mark, low=None, high=None) if mark in too_wide else mark for mark in given]
-    return kept, f"{len(too_wide)} of {len(given)} intervals not drawn: too wide, use more rounds"
+    return ChartMark(x, found.median * times, series, low=low, high=high)
 
 
 # --- Files

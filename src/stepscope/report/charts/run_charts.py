@@ -15,7 +15,7 @@ from stepscope.analyze.run_summary import evaluation_split, figures_so_far
 from stepscope.analyze.throttled_time import throttled_ranges
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
-from stepscope.records.types import BillItem, LayerTime, MemoryBill, Roofline, Summary
+from stepscope.records.types import BillItem, LayerTime, MemoryBill, PoolUse, Roofline, Summary
 from stepscope.report.charts.chart import Chart, ChartMark
 from stepscope.report.charts.learning_charts import learning_charts
 from stepscope.report.html.page_content import Section
@@ -183,25 +183,15 @@ def bill_waterfalls(bill: MemoryBill | None) -> list[Chart]:
     if not bill:
         return []
     pools = pools_of(bill["items"])
-    if len(pools) == 1:
-        peak, unexplained = bill.get("peak_memory_bytes"), bill.get("unexplained_bytes")
-        return [_waterfall("Memory bill", bill["items"], peak, unexplained)]
     charts = []
     for pool in pools:
         items = {name: item for name, item in bill["items"].items() if item["pool"] == pool}
-        seen = (bill.get("pools") or {}).get(pool)
-        peak = seen["peak_bytes"] if seen else None
-        unexplained = seen.get("unexplained_bytes") if seen else None
-        charts.append(_waterfall(f"Memory bill, {pool}", items, peak, unexplained))
+        title = "Memory bill" if len(pools) == 1 else f"Memory bill, {pool}"
+        charts.append(_waterfall(title, items, (bill.get("pools") or {}).get(pool)))
     return charts
 
 
-def _waterfall(
-    title: str,
-    items: Mapping[str, BillItem],
-    peak_bytes: int | None,
-    unexplained_bytes: int | None,
-) -> Chart:
+def _waterfall(title: str, items: Mapping[str, BillItem], seen: PoolUse | None) -> Chart:
     marks: list[ChartMark] = []
     reached = 0.0
     for name, item in items.items():
@@ -211,12 +201,12 @@ def _waterfall(
             part = name.replace("_", " ")
             marks.append(ChartMark(part, size, low=reached, high=reached + size))
             reached += size
-    if unexplained_bytes is not None:
+    if seen and (unexplained_bytes := seen.get("unexplained_bytes")) is not None:
         size = unexplained_bytes / _MIB
         low, high = sorted((reached, reached + size))
         marks.append(ChartMark("unexplained", size, low=low, high=high))
         reached += size
-    whole = "peak" if peak_bytes else "total"
+    whole = "peak" if seen and seen["peak_bytes"] else "total"
     marks.append(ChartMark(whole, reached, low=0.0, high=reached, chosen=True))
     note = "measured where possible, otherwise forecast"
     return Chart(title, "waterfall", "", "memory, MiB", marks, note)
@@ -310,8 +300,10 @@ def epoch_marks(run: Run, panel: str = "") -> Iterator[ChartMark]:
 def layers_chart(layers: list[LayerTime] | None) -> Chart:
     """Return the chart of the slowest layers, forward and backward."""
     given = layers or []
-    least_s = sum(map(_layer_s, given)) * _LEAST_SHARE
-    shown = [layer for layer in given if _layer_s(layer) > least_s][:_MOST_LAYERS]
+    times_s = [layer["forward_s"] + layer["backward_s"] for layer in given]
+    least_s = sum(times_s) * _LEAST_SHARE
+    long = [layer for layer, time_s in zip(given, times_s, strict=True) if time_s > least_s]
+    shown = long[:_MOST_LAYERS]
     marks = [
         ChartMark(layer["name"], took_s * 1e3, way)
         for layer in shown
@@ -319,7 +311,3 @@ def layers_chart(layers: list[LayerTime] | None) -> Chart:
     ]
     note = f"the slowest {len(shown)} of {len(given)} layers" if len(shown) < len(given) else ""
     return Chart("Time by layer", "rows", "layer", "time of a step, ms", marks, note)
-
-
-def _layer_s(layer: LayerTime) -> float:
-    return float(layer["forward_s"] + layer["backward_s"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from stepscope.analyze.comparison_sides import Group, as_text, name_of
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import RoundFigures, SweepRow
-from stepscope.report.charts.chart import Chart, ChartMark, Kind, drawable, with_interval
+from stepscope.report.charts.chart import Chart, ChartMark, Kind, with_interval
 from stepscope.report.charts.learning_charts import learning_charts
 from stepscope.report.charts.run_charts import epoch_marks, memory_by_time
 from stepscope.report.html.page_content import Section
@@ -67,17 +67,13 @@ def phase_bars(groups: Sequence[Group]) -> Chart:
 
 def by_batch_size(groups: Sequence[Group]) -> Chart:
     """Return the chart of step, forward and backward time by batch size, if only that varies."""
-    parts: dict[str, Callable[[Run], float | None]] = {
-        "step": _step_s,
-        "forward": lambda run: _phase_s(run, "forward"),
-        "backward": lambda run: _phase_s(run, "backward"),
-    }
+    parts = {"step": schema.PHASES, "forward": ("forward",), "backward": ("backward",)}
     sizes = [group.runs[0].spec.get("batch_size") for group in groups]
     alone = all(set(group.values) <= {"batch_size"} for group in groups)
     marks = []
-    for part, time_of in parts.items():
+    for part, phases in parts.items():
         for size, group in zip(sizes, groups, strict=True):
-            took = group.interval(map(time_of, group.runs))
+            took = group.interval(_phase_s(run, *phases) for run in group.runs)
             if alone and isinstance(size, int) and took is not None:
                 marks.append(with_interval(size, took, part, 1e3))
     varies = len({mark.x for mark in marks}) > 1
@@ -96,20 +92,14 @@ def epochs_side_by_side(groups: Sequence[Group]) -> Chart:
 
 def _compared(title: str, kind: Kind, x: str, y: str, marks: Sequence[ChartMark]) -> Chart:
     """Return a chart of medians with their intervals, and a note on the intervals."""
-    kept, note = drawable(marks)
     repeated = any(mark.low is not None for mark in marks)
-    about = "median of the runs, 95 % interval" if repeated else "one run each: no interval"
-    return Chart(title, kind, x, y, kept, note or about)
+    about = "median of the runs, 95 % interval" if repeated else "too few runs for an interval"
+    return Chart(title, kind, x, y, marks, about)
 
 
-def _step_s(run: Run) -> float | None:
-    parts = [_phase_s(run, phase) for phase in schema.PHASES]
-    return None if None in parts else sum(part or 0.0 for part in parts)
-
-
-def _phase_s(run: Run, phase: str) -> float | None:
+def _phase_s(run: Run, *names: str) -> float | None:
     phases = run.summary.get("phases")
-    return phases[phase]["mean_s"] if phases else None
+    return sum(phases[name]["mean_s"] for name in names) if phases else None
 
 
 # --- Throughput of a sweep
@@ -123,7 +113,7 @@ def sweep_chart(rows: Sequence[SweepRow]) -> Chart:
     best = fastest(rows)
     axes = list(rows[0]["values"]) if rows else []
     x = axes[0] if axes else "setting"
-    found = []
+    marks = []
     for row in rows:
         values, rate = row["values"], row["samples_per_s"]
         place = values.get(x)
@@ -132,10 +122,9 @@ def sweep_chart(rows: Sequence[SweepRow]) -> Chart:
         if rate["median"] is not None:
             series = name_of({axis: values.get(axis) for axis in axes[1:]})
             ends = (rate["low"], rate["high"])
-            found.append(ChartMark(place, rate["median"], series, "", *ends, chosen=row is best))
-    marks, note = drawable(found)
+            marks.append(ChartMark(place, rate["median"], series, "", *ends, chosen=row is best))
     title = f"Throughput by {' and '.join(axes) or 'setting'}".replace("_", " ")
-    return Chart(title, "points", x.replace("_", " "), "samples/s", marks, note)
+    return Chart(title, "points", x.replace("_", " "), "samples/s", marks)
 
 
 def fastest(rows: Iterable[Row]) -> Row | None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stepscope.records.types import MeasuredScaling, PredictedScaling, ScalingAnswer
-from stepscope.report.charts.chart import Chart, ChartMark, drawable
+from stepscope.report.charts.chart import Chart, ChartMark
 from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.units import (
@@ -27,25 +27,18 @@ def scale_chart(found: ScalingAnswer) -> Chart:
     measured, predicted = found["measured"], found["predicted"]
     base = _base(measured)
     panel = "measured" if predicted else ""
-    marks, note = drawable(
-        [
-            *(
-                ChartMark(
-                    row["processes"], row["speedup"], row["mode"], panel, row["low"], row["high"]
-                )
-                for row in measured
-                if row["speedup"] is not None
-            ),
-            *_ideal({row["processes"] for row in measured}, base, panel),
-            *(
-                ChartMark(row["processes"], row["speedup"], row["mode"], "predicted")
-                for row in predicted
-            ),
-            *_ideal({row["processes"] for row in predicted}, base, "predicted"),
-        ]
-    )
+    marks = [
+        ChartMark(row["processes"], row["speedup"], row["mode"], panel, row["low"], row["high"])
+        for row in measured
+        if row["speedup"] is not None
+    ]
+    marks += _ideal({row["processes"] for row in measured}, base, panel)
+    marks += [
+        ChartMark(row["processes"], row["speedup"], row["mode"], "predicted") for row in predicted
+    ]
+    marks += _ideal({row["processes"] for row in predicted}, base, "predicted")
     title = "Speed-up by processes"
-    return Chart(title, "points", "processes", f"times as fast as {base}", marks, note)
+    return Chart(title, "points", "processes", f"times as fast as {base}", marks)
 
 
 def print_scale(console: Console, found: ScalingAnswer) -> None:
