@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -101,10 +102,12 @@ class Loop:
         self.clock.pass_ms(ms)
 
     def play(self, doings: str) -> None:
-        """Do one thing after the other: "call 2, wait 0.5, backward 4"."""
+        """Do one thing after the other: "fetch 1, call 2 samples=4, wait 0.5, backward"."""
         for doing in doings.removesuffix(", ").split(", "):
-            name, ms, *whom = doing.split()
-            getattr(self, name)(float(ms), *map(int, whom))
+            name, *words = doing.split()
+            options = dict(word.split("=") for word in words if "=" in word)
+            args = [literal_eval(word) for word in words if "=" not in word]
+            getattr(self, name)(*args, **{key: literal_eval(options[key]) for key in options})
 
     def record(self, kind: int, subject: Any = None, detail: Any = None) -> None:
         mark = None if self.device is None else self.device.mark()
@@ -185,6 +188,9 @@ class Loop:
     def update(self, ms: float = 3, optimizer: int = ADAM) -> None:
         with self.stepping(optimizer):
             self.wait(ms)
+
+    def make(self, optimizer: int) -> None:
+        self.record(e.MADE, optimizer)
 
     def zero(self, ms: float = 1) -> None:
         self.record(e.ZERO)

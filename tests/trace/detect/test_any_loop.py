@@ -84,7 +84,7 @@ def work(draw: st.DrawFn, loop: Loop, depth: int = 0) -> None:
     elif doing == "own":
         loop.own(1)
     elif doing == "make":
-        loop.record(e.MADE, draw(st.sampled_from([ADAM, SGD])))
+        loop.make(draw(st.sampled_from([ADAM, SGD])))
     else:
         getattr(loop, doing)(1)
     wait(draw, loop)

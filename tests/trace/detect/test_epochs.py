@@ -285,10 +285,10 @@ def test_an_iterator_made_long_before_the_training_begins_when_it_is_used(loop: 
 
 def test_a_new_optimiser_after_a_loaders_end_begins_an_epoch_without_one(loop: Loop) -> None:
     """First in batches, and then all of the data at once by another optimiser."""
-    loop.record(e.MADE, ADAM)
+    loop.make(ADAM)
     loop.train(2)
     loop.wait(1000)
-    loop.record(e.MADE, SGD)
+    loop.make(SGD)
     for _ in range(3):
         loop.learn(optimizer=SGD, samples=16)
     assert loop.sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
@@ -297,8 +297,8 @@ def test_a_new_optimiser_after_a_loaders_end_begins_an_epoch_without_one(loop: L
 
 
 def test_an_update_after_a_loaders_end_is_of_its_epoch(loop: Loop) -> None:
-    loop.record(e.MADE, ADAM)
-    loop.record(e.MADE, SGD)
+    loop.make(ADAM)
+    loop.make(SGD)
     for _ in range(2):
         loop.train(2)
         loop.learn(optimizer=SGD)

@@ -41,15 +41,47 @@ def test_an_evaluation_inside_an_epoch_is_taken_out_of_both_sides(loop: Loop) ->
     assert epoch.samples == 32
 
 
-def test_an_evaluation_inside_an_accumulated_step_is_taken_out_of_it(loop: Loop) -> None:
-    with loop.iterating(ms=5):
-        for _ in range(2):
-            loop.fetch(1)
-            loop.accumulate()
-            loop.test(3)
-            loop.step()
-    assert loop.sheet.lasted_ms == [17, 17]
-    assert len(loop.sheet.of("test")) == 2
+ONE_SAMPLE = "grad=False training=False samples=1"
+
+# What a loop does, how many evaluations that has, and how long its steps take without them.
+EVALUATIONS = {
+    "inside an accumulated step": (
+        "iterate ms=5, " + "fetch, accumulate, test 3, step, " * 2 + "exhaust",
+        (2, [17, 17]),
+    ),
+    "in a loop without any loader": ("learn, predict 20, " * 3, (3, [9, 9, 9])),
+    "after an epoch that goes on": (
+        "train 2, wait 5, predict 20, wait 5, learn, learn",
+        (1, [10, 10, 20, 9]),
+    ),
+    "not of a module that is never trained": (
+        f"predict 20 {TEACHER}, learn, learn",
+        (0, [9, 9]),
+    ),
+    "not in a script that only predicts": ("predict 20, " * 3, (0, [])),
+    "not in a pass over data without a model": (
+        f"iterate {OTHER_LOADER} ms=5, "
+        + f"fetch 1 {OTHER_LOADER}, wait 2, " * 3
+        + f"exhaust 1 {OTHER_LOADER}, train 2",
+        (0, [10, 10]),
+    ),
+    "with one sample, as in training": (
+        f"learn samples=1, call 6 {ONE_SAMPLE}, " * 4,
+        (4, [9] * 4),
+    ),
+    "with one sample now and then": (f"learn, learn, call 20 {ONE_SAMPLE}, " * 3, (3, [9] * 6)),
+    "not by one who acts before the first update": (
+        f"call 2 {ONE_SAMPLE}, learn, " * 3,
+        (0, [9, 11, 11]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_an_evaluation_is_taken_out_and_nothing_else(loop: Loop, name: str) -> None:
+    script, expected = EVALUATIONS[name]
+    loop.play(script)
+    assert (len(loop.sheet.of("test")), loop.sheet.lasted_ms) == expected
 
 
 def test_an_evaluation_before_training_belongs_to_epoch_0(loop: Loop) -> None:
@@ -87,14 +119,6 @@ def test_an_evaluation_without_a_loader_is_taken_out_as_well(loop: Loop) -> None
     assert loop.sheet.of("test")[0].samples == 16
 
 
-def test_an_evaluation_in_a_loop_without_any_loader_is_taken_out_as_well(loop: Loop) -> None:
-    for _ in range(3):
-        loop.learn()
-        loop.predict(20)
-    assert loop.sheet.lasted_ms == [9, 9, 9]
-    assert len(loop.sheet.of("test")) == 3
-
-
 def test_a_test_without_a_loader_after_an_epoch_of_one_has_its_row(loop: Loop) -> None:
     for _ in range(2):
         loop.train(2)
@@ -118,61 +142,6 @@ def test_a_test_before_the_training_without_a_loader_belongs_to_epoch_0(loop: Lo
     assert loop.sheet.of("train")[0].start_s == pytest.approx(0.045)
 
 
-def test_a_module_that_is_never_trained_is_not_tested(loop: Loop) -> None:
-    loop.predict(20, TEACHER)
-    loop.learn()
-    loop.learn()
-    assert loop.sheet.of("test") == []
-    assert loop.sheet.lasted_ms == [9, 9]
-
-
-def test_a_script_that_only_predicts_has_no_rows(loop: Loop) -> None:
-    for _ in range(3):
-        loop.predict(20)
-    assert (loop.sheet.rows, loop.sheet.epochs) == ([], [])
-
-
-def test_a_test_with_gradients_on_does_not_say_how_many_samples_are_trained(loop: Loop) -> None:
-    for _ in range(3):
-        loop.call(5, training=False, samples=100)
-        loop.learn()
-    assert loop.sheet.samples == [8, 8, 8]
-
-
-def test_a_loss_does_not_say_how_many_samples_its_model_has(loop: Loop) -> None:
-    for _ in range(2):
-        loop.call(2, training=False, samples=4)
-        loop.call(1, TEACHER, samples=40)  # a module too, and always in training mode
-        loop.backward(4)
-        loop.update(3)
-    assert loop.sheet.samples == [4, 4]
-
-
-def test_a_test_after_an_epoch_that_goes_on_is_taken_out_of_it(loop: Loop) -> None:
-    loop.train(2)
-    loop.wait(5)
-    loop.predict(20)
-    loop.wait(5)
-    loop.learn()
-    loop.learn()
-    assert len(loop.sheet.of("test")) == 1
-    assert loop.sheet.lasted_ms[2:] == [20, 9]
-
-
-def test_who_trains_with_one_sample_may_test_with_one(loop: Loop) -> None:
-    for _ in range(4):
-        loop.learn(samples=1)
-        loop.call(6, grad=False, training=False, samples=1)
-    assert len(loop.sheet.of("test")) == 4
-    assert loop.sheet.lasted_ms == [9] * 4
-
-
-def test_a_model_trained_in_eval_mode_says_how_many_samples_there_are(loop: Loop) -> None:
-    for _ in range(2):
-        loop.learn(training=False, samples=4)
-    assert loop.sheet.samples == [4, 4]
-
-
 def test_who_acts_after_every_update_is_not_tested_there(loop: Loop) -> None:
     for _ in range(4):
         loop.learn()
@@ -181,23 +150,6 @@ def test_who_acts_after_every_update_is_not_tested_there(loop: Loop) -> None:
     assert len(loop.sheet.of("test")) == 1, "the first may have been a test"
     assert loop.sheet.lasted_ms == [9, 9, 15, 15]
     assert loop.sheet.phases_ms(2)["forward"] == 8
-
-
-def test_who_has_acted_before_the_first_update_is_never_tested(loop: Loop) -> None:
-    for _ in range(3):
-        loop.call(2, grad=False, training=False, samples=1)
-        loop.learn()
-    assert loop.sheet.of("test") == []
-    assert loop.sheet.lasted_ms == [9, 11, 11]
-
-
-def test_one_sample_now_and_then_is_an_evaluation(loop: Loop) -> None:
-    for _ in range(3):
-        loop.learn()
-        loop.learn()
-        loop.call(20, grad=False, training=False, samples=1)
-    assert len(loop.sheet.of("test")) == 3
-    assert loop.sheet.lasted_ms == [9] * 6
 
 
 def test_a_teacher_is_no_evaluation(loop: Loop) -> None:
@@ -209,16 +161,6 @@ def test_a_teacher_is_no_evaluation(loop: Loop) -> None:
     assert loop.sheet.lasted_ms == [16, 16]
     assert loop.sheet.phases_ms(1)["forward"] == 8
     assert loop.sheet.of("test") == []
-
-
-def test_a_pass_over_data_without_a_model_is_no_evaluation(loop: Loop) -> None:
-    with loop.iterating(OTHER_LOADER, ms=5):  # mean and deviation of the data
-        for _ in range(3):
-            loop.fetch(1, OTHER_LOADER)
-            loop.wait(2)
-    loop.train(2)
-    assert loop.sheet.splits == ["train"]
-    assert loop.sheet.lasted_ms == [10, 10]
 
 
 def test_training_by_validation_batches_is_training(loop: Loop) -> None:

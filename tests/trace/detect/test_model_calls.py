@@ -103,6 +103,69 @@ def test_the_first_call_tells_of_the_module_that_told_before() -> None:
     assert (calls.together(), calls.end()) == (None, 5)
 
 
+SAMPLES_OF_STEPS = {
+    "batches that a resumed epoch passes over are not trained with": (
+        "iterate, " + "fetch, " * 5 + "learn, fetch, learn samples=None, "
+        "fetch samples=3, learn samples=None, exhaust",
+        [8, 8, 3],
+    ),
+    "batches that are put together are all trained with": (
+        "iterate, " + ("fetch, " * 3 + "learn samples=24, ") * 3 + "exhaust",
+        [24, 24, 24],
+    ),
+    "batches that are fetched together, one ahead, are used one by one": (
+        "iterate, fetch, "
+        + ("fetch, " * 4 + "accumulate, " + "accumulate samples=None, " * 3 + "update, ") * 3
+        + "exhaust, learn",
+        [32, 32, 32, 8],
+    ),
+    "an accumulation that grows uses all that was fetched for it": (
+        "iterate, "
+        + "".join("fetch, " * n + "accumulate, " * n + "update, " for n in (2, 2, 4, 4, 8))
+        + "exhaust",
+        [16, 16, 32, 32, 64],
+    ),
+    "two views of a batch are no two batches": (
+        "iterate, fetch, fetch, call samples=16, backward, update, "
+        + "fetch, call samples=None, backward, update, " * 4
+        + "exhaust, call samples=16, backward, update",
+        [8] * 6,
+    ),
+    "two loaders may both be one batch ahead": (
+        f"iterate {TRAIN}, fetch 1 {TRAIN}, iterate {OTHER_LOADER}, fetch 1 {OTHER_LOADER}, "
+        + f"fetch 1 {TRAIN}, fetch 1 {OTHER_LOADER}, learn, " * 5
+        + f"exhaust 1 {TRAIN}, exhaust 1 {OTHER_LOADER}, learn",
+        [16] * 6,
+    ),
+    "a single batch is added to that of the loop around it": (
+        "iterate, "
+        f"fetch, draw 101 of=2 samples=4, learn optimizer={SGD} samples=4, learn, "
+        f"fetch, draw 102 of=2 samples=4, learn optimizer={SGD} samples=4, learn, exhaust",
+        [12, 12],
+    ),
+    "a single batch counts each time it is trained with": ("draw 100, " + "learn, " * 4, [8] * 4),
+    "one that is only looked at does not": (f"draw 100 of={TRAIN}, train 3", [8] * 3),
+    "nor one of another loader": (f"draw 100 of={OTHER_LOADER}, train 3", [8] * 3),
+    "nor one that a model is tested with": (f"draw 100 of={TEST} samples=4, predict, learn", [8]),
+    "a test with gradients on tells nothing": (
+        "call 5 training=False samples=100, learn, " * 3,
+        [8] * 3,
+    ),
+    "nor does a loss, a module that is always in training mode": (
+        f"call training=False samples=4, call 1 {LOSS} samples=40, backward, update, " * 2,
+        [4, 4],
+    ),
+    "a model trained in eval mode does": ("learn training=False samples=4, " * 2, [4, 4]),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES_OF_STEPS)
+def test_a_step_has_the_samples_that_it_trains_with(loop: Loop, name: str) -> None:
+    script, samples = SAMPLES_OF_STEPS[name]
+    loop.play(script)
+    assert loop.sheet.samples == samples
+
+
 # batches that are skipped
 
 
@@ -116,38 +179,6 @@ def test_a_batch_that_is_skipped_is_not_the_next_steps(loop: Loop) -> None:
             loop.learn(samples=samples if number == 2 else None)
     assert loop.sheet.samples == [8, 8, 8, 8, 8, 5]
     assert loop.sheet.phases_ms(2)["data"] == 2
-
-
-def test_batches_that_a_resumed_epoch_passes_over_are_not_trained_with(loop: Loop) -> None:
-    with loop.iterating():
-        for _ in range(4):
-            loop.fetch(1)
-        for number in range(3):
-            loop.fetch(1, samples=8 if number < 2 else 3)
-            loop.learn(samples=8 if number == 0 else None)
-    assert loop.sheet.samples == [8, 8, 3]
-
-
-def test_batches_that_are_put_together_are_all_trained_with(loop: Loop) -> None:
-    with loop.iterating():
-        for _ in range(3):
-            for _ in range(3):
-                loop.fetch(1)
-            loop.learn(samples=24)
-    assert sum(loop.sheet.samples) == 72
-
-
-def test_batches_that_are_fetched_together_and_used_one_by_one_are_too(loop: Loop) -> None:
-    with loop.iterating():
-        loop.fetch(1)  # the loader is one ahead
-        for _ in range(3):
-            for _ in range(4):
-                loop.fetch(1)
-            for number in range(4):
-                loop.accumulate(samples=None if number else 8)
-            loop.update(3)
-    loop.learn()
-    assert loop.sheet.samples == [32, 32, 32, 8]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -168,45 +199,6 @@ def test_batches_fetched_together_are_all_used_after_steps_without_detail(
     assert loop.sheet.samples == [32] * 9
 
 
-def test_an_accumulation_that_grows_uses_all_that_was_fetched_for_it(loop: Loop) -> None:
-    with loop.iterating():
-        for batches in (2, 2, 4, 4, 8):
-            for _ in range(batches):
-                loop.fetch()
-            for _ in range(batches):
-                loop.accumulate(samples=8)
-            loop.update(3)
-    assert loop.sheet.samples == [16, 16, 32, 32, 64]
-
-
-def test_two_views_of_a_batch_are_no_two_batches(loop: Loop) -> None:
-    loop.iterate()
-    loop.fetch()
-    for number in range(6):
-        if number < 5:
-            loop.fetch()
-        else:
-            loop.exhaust()
-        loop.call(2, samples=16 if number in (0, 5) else None)
-        loop.backward(4)
-        loop.update(3)
-    assert loop.sheet.samples == [8] * 6
-
-
-def test_two_loaders_may_both_be_one_batch_ahead(loop: Loop) -> None:
-    for loader in (TRAIN, OTHER_LOADER):
-        loop.iterate(loader)
-        loop.fetch(1, loader)
-    for number in range(6):
-        for loader in (TRAIN, OTHER_LOADER):
-            if number < 5:
-                loop.fetch(1, loader)
-            else:
-                loop.exhaust(1, loader)
-        loop.learn(samples=8)
-    assert loop.sheet.samples == [16] * 6
-
-
 # iterators that are made for one batch
 
 
@@ -218,23 +210,6 @@ def test_a_batch_of_an_iterator_of_its_own_belongs_to_the_step(loop: Loop) -> No
         loop.learn()
     assert loop.sheet.samples == [8, 8, 8]
     assert loop.sheet.splits == ["train"]
-
-
-def test_it_is_added_to_the_batch_of_the_loop_around_it(loop: Loop) -> None:
-    with loop.iterating():
-        for key in range(100, 103):
-            loop.fetch(1)
-            loop.draw(key, of=2, samples=4)
-            loop.learn(optimizer=SGD, samples=4)
-            loop.learn()
-    assert loop.sheet.samples == [12, 12, 12]
-
-
-def test_a_batch_that_is_trained_with_again_and_again_counts_each_time(loop: Loop) -> None:
-    loop.draw(100)
-    for _ in range(4):
-        loop.learn()
-    assert loop.sheet.samples == [8] * 4
 
 
 def test_so_it_does_in_steps_without_detail(loop: Loop) -> None:
@@ -258,13 +233,6 @@ def test_single_batches_that_nothing_is_trained_with_are_not_kept(loop: Loop) ->
     assert len(detector.tracker.pending.single_use) < 20
 
 
-@pytest.mark.parametrize("looked_at", [TRAIN, OTHER_LOADER])
-def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop, looked_at: int) -> None:
-    loop.draw(100, of=looked_at)
-    loop.train(3)
-    assert loop.sheet.samples == [8] * 3
-
-
 def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loop) -> None:
     with loop.iterating():
         for key in range(100, 103):
@@ -273,10 +241,3 @@ def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loo
             loop.predict()
             loop.learn()
     assert loop.sheet.samples[1:] == [8, 8], "the model is not known before it was trained"
-
-
-def test_nor_is_one_that_a_model_is_tested_with(loop: Loop) -> None:
-    loop.draw(100, of=TEST, samples=4)
-    loop.predict()
-    loop.learn()
-    assert loop.sheet.samples == [8]

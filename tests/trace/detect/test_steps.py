@@ -91,26 +91,6 @@ def test_two_optimisers_of_one_iteration_are_one_step(loop: Loop) -> None:
     assert loop.sheet.samples == [8, 8]
 
 
-def test_two_optimisers_without_a_loader_are_one_step(loop: Loop) -> None:
-    for _ in range(3):
-        for module, optimizer in ((CRITIC, ADAM), (MODEL, SGD)):
-            loop.learn(module, optimizer=optimizer)
-    assert loop.sheet.lasted_ms == [18, 18, 18]
-    assert loop.sheet.samples == [8, 8, 8]
-
-
-def test_updates_of_one_optimiser_without_a_fetch_are_steps_of_their_own(loop: Loop) -> None:
-    with loop.iterating():
-        loop.fetch(1)
-        for _ in range(3):
-            loop.learn()
-        loop.wait(5)
-        loop.step()
-    assert loop.sheet.lasted_ms == [10, 9, 14, 10], (
-        "from the end of one update to the end of the next"
-    )
-
-
 def test_without_a_loader_everything_is_one_epoch(loop: Loop) -> None:
     loop.wait(50)
     for _ in range(3):
@@ -123,19 +103,41 @@ def test_without_a_loader_everything_is_one_epoch(loop: Loop) -> None:
     assert epoch.samples == 24, "what the model was called with"
 
 
-def test_a_loop_that_calls_no_module_begins_with_its_first_backward_pass(loop: Loop) -> None:
-    for _ in range(2):
-        loop.wait(10)
-        loop.backward(4)
-        loop.update(3)
-    assert loop.sheet.lasted_ms == [7, 17]
-    assert loop.sheet.samples == [None, None]
+# What a loop does, how long its steps take, and how many samples they have.
+STEPS = {
+    "two optimisers without a loader make one step": (
+        f"learn {CRITIC} {ADAM}, learn {MODEL} {SGD}, " * 3,
+        ([18, 18, 18], [8, 8, 8]),
+    ),
+    "updates of one optimiser without a fetch are steps from one update to the next": (
+        "iterate, fetch, learn, learn, learn, wait 5, step, exhaust",
+        ([10, 9, 14, 10], [8, 8, 8, 8]),
+    ),
+    "a loop that calls no module begins with its first backward pass": (
+        "wait 10, backward, update, " * 2,
+        ([7, 17], [None, None]),
+    ),
+    "an optimiser alone makes steps": ("update, " * 2, ([3, 3], [None, None])),
+    "an optimiser that takes over begins a step of its own": (
+        f"make {ADAM}, learn, learn, make {SGD}, " + f"learn optimizer={SGD}, " * 2,
+        ([9] * 4, [8] * 4),
+    ),
+    "a model that was tried long before the training was not trained then": (
+        f"make {ADAM}, call samples=1, wait 200, learn, learn",
+        ([9, 9], [8, 8]),
+    ),
+    "two calls before the first backward pass are of one step": (
+        f"make {ADAM}, " + "call, wait 3, learn, " * 2,
+        ([14, 14], [8, 8]),
+    ),
+}
 
 
-def test_an_optimiser_alone_makes_steps(loop: Loop) -> None:
-    for _ in range(2):
-        loop.update(3)
-    assert loop.sheet.lasted_ms == [3, 3]
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_ends_where_the_next_begins(loop: Loop, name: str) -> None:
+    script, expected = STEPS[name]
+    loop.play(script)
+    assert (loop.sheet.lasted_ms, loop.sheet.samples) == expected
 
 
 # phases
@@ -301,20 +303,12 @@ def test_a_closure_is_called_with_the_same_samples_again_and_again(loop: Loop) -
     assert loop.sheet.samples == [300, 300]
 
 
-def test_an_optimiser_that_takes_over_begins_a_step_of_its_own(loop: Loop) -> None:
-    for optimizer in (ADAM, SGD):
-        loop.record(e.MADE, optimizer)
-        for _ in range(2):
-            loop.learn(optimizer=optimizer)
-    assert loop.sheet.lasted_ms == [9] * 4
-
-
 def test_a_model_that_was_tried_before_there_was_an_optimiser_was_not_trained_then(
     loop: Loop,
 ) -> None:
     loop.call(2, samples=1)  # to see what comes out
     loop.wait(50)
-    loop.record(e.MADE, ADAM)
+    loop.make(ADAM)
     loop.wait(5)
     for _ in range(3):
         loop.learn()
@@ -323,35 +317,16 @@ def test_a_model_that_was_tried_before_there_was_an_optimiser_was_not_trained_th
     assert loop.sheet.of("train")[0].start_s == pytest.approx(0.057)
 
 
-def test_a_model_that_was_tried_long_before_the_training_was_not_trained_then(loop: Loop) -> None:
-    loop.record(e.MADE, ADAM)
-    loop.call(2, samples=1)
-    loop.wait(200)
-    loop.learn()
-    loop.learn()
-    assert loop.sheet.lasted_ms == [9, 9]
-    assert loop.sheet.samples == [8, 8]
-
-
 def test_a_model_that_was_tried_before_a_closure_calls_it_was_not_trained_then(loop: Loop) -> None:
     loop.call(2)
     loop.wait(1)
-    loop.record(e.MADE, ADAM)
+    loop.make(ADAM)
     loop.wait(50)
     for _ in range(2):
         with loop.stepping():
             loop.accumulate()
     assert loop.sheet.lasted_ms == [6, 6]
     assert len(loop.sheet.of("train")) == 1
-
-
-def test_two_calls_before_the_first_backward_pass_are_of_one_step(loop: Loop) -> None:
-    loop.record(e.MADE, ADAM)
-    for _ in range(2):
-        loop.call(2)
-        loop.wait(3)
-        loop.learn()
-    assert loop.sheet.lasted_ms == [14, 14]
 
 
 def test_without_a_loader_nothing_is_kept_of_steps_that_are_over(loop: Loop) -> None:
