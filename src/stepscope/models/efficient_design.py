@@ -25,7 +25,9 @@ Parts come in any order, each once. `Design.name` writes them in the order above
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from stepscope.errors import RequestError
 
@@ -38,6 +40,8 @@ ACTIVATIONS = ("relu", "silu")
 POOLS = ("stride", "max", "avg")
 HEADS = ("mean", "meanmax")
 
+_WORDS = ("stem", "block", "activation", "pool", "head")
+_COUNTS = ("stem_factor", "kernel", "squeeze")
 _MOST_STAGES, _WIDEST, _DEEPEST = 6, 4096, 32
 _EXAMPLE = f"{PREFIX}s2d4_w48-96-128_d1-2-1"
 
@@ -102,22 +106,18 @@ def read_design(name: str) -> EfficientDesign:
     dropout_percents = _numbers(found.get("dropout_percents", "0"))
     if len(dropout_percents) == 1:  # before the last layer
         dropout_percents = (0,) * (len(widths) - 1) + dropout_percents
-    default = EfficientDesign
+    settings: dict[str, Any] = {name: found[name] for name in _WORDS if name in found}
+    settings |= {name: int(found[name]) for name in _COUNTS if name in found}
     design = EfficientDesign(
         widths,
         depths=_numbers(found["depths"]) if "depths" in found else (1,) * len(widths),
-        stem=found.get("stem", default.stem),
-        stem_factor=int(found.get("stem_factor", default.stem_factor)),
-        kernel=int(found.get("kernel", default.kernel)),
-        block=found.get("block", default.block),
-        activation=found.get("activation", default.activation),
-        squeeze=int(found.get("squeeze", default.squeeze)),
-        pool=found.get("pool", default.pool),
-        head=found.get("head", default.head),
         mirror="mirror" in found,
         dropout_percents=dropout_percents if any(dropout_percents) else (),
+        **settings,
     )
-    _check(name, design)
+    for is_wrong, why in _faults(design):
+        if is_wrong:
+            raise _wrong(name, why)
     return design
 
 
@@ -140,34 +140,27 @@ _PART = re.compile(
 )
 
 
-def _check(name: str, design: EfficientDesign) -> None:
-    if design.stem_factor not in STEM_FACTORS or (design.stem, design.stem_factor) == ("s2d", 1):
-        raise _wrong(name, "a stem is s2d2, s2d4, conv1, conv2 or conv4")
-    if design.kernel not in KERNELS:
-        raise _wrong(name, f"kernels are {', '.join(map(str, KERNELS))}, found {design.kernel}")
+def _faults(design: EfficientDesign) -> Iterator[tuple[bool, str]]:
+    """Yield the rules of a design, each with whether it is broken."""
+    widths, depths, drops = design.widths, design.depths, design.dropout_percents
+    is_stem = design.stem_factor in STEM_FACTORS and (design.stem, design.stem_factor) != ("s2d", 1)
+    yield not is_stem, "a stem is s2d2, s2d4, conv1, conv2 or conv4"
+    kernels = ", ".join(map(str, KERNELS))
+    yield design.kernel not in KERNELS, f"kernels are {kernels}, found {design.kernel}"
     is_strided = design.pool == "stride" or (design.stem == "conv" and design.stem_factor > 1)
-    if design.mirror and is_strided:
-        raise _wrong(
-            name, "mirror needs max or avg, because a stride treats left and right differently"
-        )
-    if design.mirror and any(width % 2 for width in design.widths):
-        raise _wrong(name, "mirror needs even widths, because channels come in pairs")
-    if len(design.widths) != len(design.depths):
-        counts = f"{len(design.widths)} widths and {len(design.depths)} depths"
-        raise _wrong(name, f"every stage has a width and a depth, found {counts}")
-    if design.dropout_percents and len(design.dropout_percents) != len(design.widths):
-        counts = f"{len(design.dropout_percents)} for {len(design.widths)} stages"
-        raise _wrong(name, f"dropout is one number, or one a stage, found {counts}")
-    if len(design.widths) > _MOST_STAGES:
-        raise _wrong(name, f"there are at most {_MOST_STAGES} stages, found {len(design.widths)}")
-    if not all(1 <= width <= _WIDEST for width in design.widths):
-        raise _wrong(name, f"a width is from 1 to {_WIDEST:,}")
-    least = (0, *(1 for _ in design.depths[1:]))
-    if not all(low <= depth <= _DEEPEST for low, depth in zip(least, design.depths, strict=True)):
-        raise _wrong(
-            name,
-            f"a stage has 1 to {_DEEPEST} blocks, and the first, which has the stem, may have 0",
-        )
+    why = "mirror needs max or avg, because a stride treats left and right differently"
+    yield design.mirror and is_strided, why
+    why = "mirror needs even widths, because channels come in pairs"
+    yield design.mirror and any(width % 2 for width in widths), why
+    why = f"a stage has a width and a depth, found {len(widths)} widths and {len(depths)} depths"
+    yield len(widths) != len(depths), why
+    why = f"dropout is one number, or one a stage, found {len(drops)} for {len(widths)} stages"
+    yield bool(drops) and len(drops) != len(widths), why
+    why = f"there are at most {_MOST_STAGES} stages, found {len(widths)}"
+    yield len(widths) > _MOST_STAGES, why
+    yield not all(1 <= width <= _WIDEST for width in widths), f"a width is from 1 to {_WIDEST:,}"
+    why = f"a stage has 1 to {_DEEPEST} blocks, and the first, which has the stem, may have 0"
+    yield not all((place > 0) <= depth <= _DEEPEST for place, depth in enumerate(depths)), why
 
 
 def _wrong(name: str, why: str) -> RequestError:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepscope.models.efficient_design import EfficientDesign, read_design
+from stepscope.models.layer_chain import LayerChain
 
 _COLOURS = 3
 _FEWEST_HIDDEN = 8
@@ -174,16 +175,14 @@ class Pooled(nn.Module):
         return out + self.largest(x) if self._with_largest else out
 
 
-class Efficient(nn.Module):
+class Efficient(LayerChain):
     """The network of a design. The sides of images must be multiples of the stem factor."""
 
     def __init__(self, design: EfficientDesign, num_classes: int = 10) -> None:
-        super().__init__()
         widths, drops = design.widths, design.dropout_percents or (0,) * len(design.widths)
-        self.stem = _stem(design)
-        self.stages = nn.Sequential()
+        stem, stages = _stem(design), nn.Sequential()
         if design.depths[0]:
-            self.stages.append(_blocks(design, widths[0], widths[0], design.depths[0]))
+            stages.append(_blocks(design, widths[0], widths[0], design.depths[0]))
         later = zip(pairwise(widths), design.depths[1:], drops[:-1], strict=True)
         for (before, width), depth, dropped in later:
             stage = nn.Sequential()  # without a pool the first convolution has a stride
@@ -193,16 +192,14 @@ class Efficient(nn.Module):
             if dropped:  # after pooling: a quarter as many random numbers
                 stage.append(nn.Dropout(dropped / 100))
             stage.extend(_blocks(design, before, width, depth, halve=True))
-            self.stages.append(stage)
-        self.pool = Pooled(design)
-        self.dropout = nn.Dropout(drops[-1] / 100)
-        self.classifier = nn.Linear(widths[-1] // (2 if design.mirror else 1), num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the class scores of each image."""
-        out = self.pool(self.stages(self.stem(images)))
-        scores: Tensor = self.classifier(self.dropout(out))
-        return scores
+            stages.append(stage)
+        super().__init__(
+            stem=stem,
+            stages=stages,
+            pool=Pooled(design),
+            dropout=nn.Dropout(drops[-1] / 100),
+            classifier=nn.Linear(widths[-1] // (2 if design.mirror else 1), num_classes),
+        )
 
 
 def efficient_accurate(num_classes: int = 10) -> Efficient:

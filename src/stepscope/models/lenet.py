@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
+
+from stepscope.models.layer_chain import LayerChain
 
 
-class LeNet(nn.Module):
+class LeNet(LayerChain):
     """Two convolutions and three linear layers, with ReLU and max pooling."""
 
     def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
+        features = nn.Sequential(
             nn.Conv2d(3, 6, kernel_size=5),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(2),
@@ -18,16 +19,11 @@ class LeNet(nn.Module):
             nn.ReLU(inplace=True),
             nn.MaxPool2d(2),
         )
-        self.flatten = nn.Flatten()
-        self.classifier = nn.Sequential(
+        classifier = nn.Sequential(
             nn.Linear(16 * 5 * 5, 120),
             nn.ReLU(inplace=True),
             nn.Linear(120, 84),
             nn.ReLU(inplace=True),
             nn.Linear(84, num_classes),
         )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the class scores of each image."""
-        scores: Tensor = self.classifier(self.flatten(self.features(images)))
-        return scores
+        super().__init__(features=features, flatten=nn.Flatten(), classifier=classifier)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from stepscope.models.layer_chain import LayerChain
+
 # From channels in and out, expansion and stride.
 MakeInvertedResidual = Callable[[int, int, int, int], nn.Module]
 
@@ -66,44 +68,31 @@ class ImageNetInvertedResidual(nn.Module):
         return out + x if self.has_shortcut else out
 
 
-class MobileNetV2(nn.Module):
+class MobileNetV2(LayerChain):
     """A stem, seventeen inverted residuals, a 1x1 convolution to 1,280 channels, a classifier."""
-
-    def __init__(
-        self, stem: nn.Module, blocks: nn.Module, widen: nn.Module, classifier: nn.Module
-    ) -> None:
-        super().__init__()
-        self.stem = stem
-        self.blocks = blocks
-        self.widen = widen
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.flatten = nn.Flatten()
-        self.classifier = classifier
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the class scores of each image."""
-        out = self.widen(self.blocks(self.stem(images)))
-        scores: Tensor = self.classifier(self.flatten(self.pool(out)))
-        return scores
 
 
 def mobilenetv2(num_classes: int = 10) -> MobileNetV2:
     """Return MobileNetV2 for 32x32 images."""
     return MobileNetV2(
-        _activated(nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.ReLU),
-        _blocks(InvertedResidual, second_stride=1),
-        _activated(nn.Conv2d(320, 1280, 1, bias=False), nn.ReLU),
-        nn.Linear(1280, num_classes),
+        stem=_activated(nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.ReLU),
+        blocks=_blocks(InvertedResidual, second_stride=1),
+        widen=_activated(nn.Conv2d(320, 1280, 1, bias=False), nn.ReLU),
+        pool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        classifier=nn.Linear(1280, num_classes),
     )
 
 
 def mobilenetv2_imagenet(num_classes: int = 1000) -> MobileNetV2:
     """Return MobileNetV2 for 224x224 images; any size from 32x32 up works."""
     return MobileNetV2(
-        _activated(nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False), nn.ReLU6),
-        _blocks(ImageNetInvertedResidual, second_stride=2),
-        _activated(nn.Conv2d(320, 1280, 1, bias=False), nn.ReLU6),
-        nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, num_classes)),
+        stem=_activated(nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False), nn.ReLU6),
+        blocks=_blocks(ImageNetInvertedResidual, second_stride=2),
+        widen=_activated(nn.Conv2d(320, 1280, 1, bias=False), nn.ReLU6),
+        pool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        classifier=nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, num_classes)),
     )
 
 

@@ -1,6 +1,7 @@
-"""ResNet (arXiv:1512.03385) for CIFAR and ImageNet, which differ in the stem.
+"""ResNet (arXiv:1512.03385) for CIFAR and ImageNet, which differ in the stem; its variants.
 
-Bottlenecks have their stride in the 3x3 convolution.
+Bottlenecks have their stride in the 3x3 convolution. ResNeXt (arXiv:1611.05431) has grouped 3x3
+convolutions; PreActResNet (arXiv:1603.05027) has batch norm and ReLU before each convolution.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
+
+from stepscope.models.layer_chain import LayerChain
 
 
 class ResidualBlock(Protocol):
@@ -77,6 +80,42 @@ class Bottleneck(nn.Module):
         return out
 
 
+class GroupedBottleneck(Bottleneck):
+    """A bottleneck whose 3x3 convolution has two groups."""
+
+    expansion = 2
+    groups = 2
+
+
+class PreActBlock(nn.Module):
+    """Two pre-activated 3x3 convolutions and a shortcut, without an activation of the sum."""
+
+    expansion: ClassVar[int] = 1
+
+    def __init__(self, in_channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        # Not in place: without the batch norm this would overwrite the input of the block, which
+        # the shortcut still reads.
+        self.relu1 = nn.ReLU()
+        self.conv1 = nn.Conv2d(in_channels, width, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu2 = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.projection: nn.Conv2d | None = None
+        if stride != 1 or in_channels != width:
+            self.projection = nn.Conv2d(in_channels, width, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return residual + shortcut."""
+        activated: Tensor = self.relu1(self.bn1(x))
+        shortcut = x if self.projection is None else self.projection(activated)
+        out: Tensor = self.conv1(activated)
+        out = self.conv2(self.relu2(self.bn2(out)))
+        out += shortcut
+        return out
+
+
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     """Return the identity, or a 1x1 projection if the block changes the shape."""
     if stride == 1 and in_channels == out_channels:
@@ -87,7 +126,7 @@ def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     )
 
 
-class ResNet(nn.Module):
+class ResNet(LayerChain):
     """A stem of 64 channels, stages of blocks, global average pooling, and a linear layer.
 
     Each stage after the first doubles the width and halves the resolution.
@@ -101,9 +140,7 @@ class ResNet(nn.Module):
         num_classes: int,
         width: int = 64,
     ) -> None:
-        super().__init__()
-        self.stem = stem
-        self.stages = nn.Sequential()
+        stages = nn.Sequential()
         channels = 64
         for index, depth in enumerate(depths):
             stage = nn.Sequential()
@@ -111,26 +148,24 @@ class ResNet(nn.Module):
                 stride = 2 if index > 0 and position == 0 else 1
                 stage.append(block(channels, width * 2**index, stride))
                 channels = width * 2**index * block.expansion
-            self.stages.append(stage)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.flatten = nn.Flatten()
-        self.classifier = nn.Linear(channels, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the class scores of each image."""
-        out = self.stages(self.stem(images))
-        scores: Tensor = self.classifier(self.flatten(self.pool(out)))
-        return scores
+            stages.append(stage)
+        super().__init__(
+            stem=stem,
+            stages=stages,
+            pool=nn.AdaptiveAvgPool2d(1),
+            flatten=nn.Flatten(),
+            classifier=nn.Linear(channels, num_classes),
+        )
 
 
 def resnet18(num_classes: int = 10) -> ResNet:
     """Return ResNet-18 for 32x32 images."""
-    return ResNet(cifar_stem(3), BasicBlock, (2, 2, 2, 2), num_classes)
+    return ResNet(_cifar_stem(3), BasicBlock, (2, 2, 2, 2), num_classes)
 
 
 def resnet50(num_classes: int = 10) -> ResNet:
     """Return ResNet-50 for 32x32 images."""
-    return ResNet(cifar_stem(3), Bottleneck, (3, 4, 6, 3), num_classes)
+    return ResNet(_cifar_stem(3), Bottleneck, (3, 4, 6, 3), num_classes)
 
 
 def resnet18_imagenet(num_classes: int = 1000) -> ResNet:
@@ -143,8 +178,18 @@ def resnet50_imagenet(num_classes: int = 1000) -> ResNet:
     return ResNet(_imagenet_stem(), Bottleneck, (3, 4, 6, 3), num_classes)
 
 
-def cifar_stem(kernel: int) -> nn.Sequential:
-    """Return a convolution that keeps the resolution, batch norm and ReLU."""
+def preact_resnet18(num_classes: int = 10) -> ResNet:
+    """Return PreActResNet-18 for 32x32 images."""
+    stem = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    return ResNet(stem, PreActBlock, (2, 2, 2, 2), num_classes)
+
+
+def resnext29_2x64d(num_classes: int = 10) -> ResNet:
+    """Return ResNeXt-29 with two groups of 64 channels, for 32x32 images."""
+    return ResNet(_cifar_stem(1), GroupedBottleneck, (3, 3, 3), num_classes, width=2 * 64)
+
+
+def _cifar_stem(kernel: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(3, 64, kernel, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(64),

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
+
+from stepscope.models.layer_chain import LayerChain
 
 # The channels of each convolution, by resolution; a max pool follows each inner tuple.
 VGG11_STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
-class VGG(nn.Module):
+class VGG(LayerChain):
     """Features, pooling to a fixed size, and a classifier."""
-
-    def __init__(self, features: nn.Sequential, pool: nn.Module, classifier: nn.Module) -> None:
-        super().__init__()
-        self.features = features
-        self.pool = pool
-        self.flatten = nn.Flatten()
-        self.classifier = classifier
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the class scores of each image."""
-        scores: Tensor = self.classifier(self.flatten(self.pool(self.features(images))))
-        return scores
 
 
 def vgg11(num_classes: int = 10) -> VGG:
@@ -31,6 +21,7 @@ def vgg11(num_classes: int = 10) -> VGG:
     return VGG(
         features=_features(VGG11_STAGES, batch_norm=True),
         pool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
         classifier=nn.Linear(512, num_classes),
     )
 
@@ -40,6 +31,7 @@ def vgg11_imagenet(num_classes: int = 10) -> VGG:
     model = VGG(
         features=_features(VGG11_STAGES, batch_norm=False),
         pool=nn.AdaptiveAvgPool2d(7),
+        flatten=nn.Flatten(),
         classifier=nn.Sequential(
             nn.Linear(512 * 7 * 7, 4096),
             nn.ReLU(inplace=True),
