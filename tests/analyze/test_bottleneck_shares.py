@@ -30,27 +30,16 @@ WAITS = {"data_s": 0.06, "load_s": 0.06}
         (Evidence(step(other_s=0.5, step_s=0.6), 0, 2), "host"),
         (Evidence(step(**WAITS, load_cpu_s=0.06), 0, 2), "preprocessing"),
         (Evidence(step(**WAITS, load_cpu_s=0.001), 0, 2, read_bytes_per_s=0.0), "preprocessing"),
-        (
-            Evidence(step(**WAITS, load_cpu_s=0.001), 0, 2, read_bytes_per_s=1e8),
-            "storage",
-        ),
-        (
-            Evidence(step(**WAITS, load_cpu_s=0.06), 0, 2, from_memory=step(load_s=0.01)),
-            "storage",
-        ),
+        (Evidence(step(**WAITS, load_cpu_s=0.001), 0, 2, read_bytes_per_s=1e8), "storage"),
+        (Evidence(step(**WAITS, load_cpu_s=0.06), 0, 2, from_memory=step(load_s=0.01)), "storage"),
         (
             Evidence(step(**WAITS, load_cpu_s=0.06), 0, 2, from_memory=step(load_s=0.055)),
             "preprocessing",
         ),
         (Evidence(step(forward_s=0.06), 2, 2, alone=step(forward_s=0.01)), "contention"),
-        (
-            Evidence(step(**WAITS, load_cpu_s=0.02), 2, 2, alone=step(load_s=0.02)),
-            "contention",
-        ),
-        (
-            Evidence(step(**WAITS), 0, 2, reads_files=False, read_bytes_per_s=1e8),
-            "preprocessing",  # somebody else's reading
-        ),
+        (Evidence(step(**WAITS, load_cpu_s=0.02), 2, 2, alone=step(load_s=0.02)), "contention"),
+        # Another process reads the disk.
+        (Evidence(step(**WAITS), 0, 2, reads_files=False, read_bytes_per_s=1e8), "preprocessing"),
         (Evidence(step(data_s=0.02, load_s=0.02), 0, 2), "compute"),
         (Evidence(step(data_s=0.02, load_s=0.2, load_cpu_s=0.2), 2, 2), "preprocessing"),
         (Evidence({**step(data_s=0.06), "load_s": None}, 2, 2), "unclear"),
@@ -63,22 +52,20 @@ def test_the_word_follows_the_figures(evidence: Evidence, bound: str) -> None:
     assert why
 
 
-def stalls(
-    synthetic: dict[str, Any], memory: dict[str, Any], source: dict[str, Any]
-) -> StallsSummary:
-    ways = {"synthetic": synthetic, "memory": memory, "source": source}
-    return data_stalls(ways, 32, workers=0)  # type: ignore[arg-type]
+def stalls(memory: dict[str, Any], source: dict[str, Any], workers: int = 0) -> StallsSummary:
+    ways = {"synthetic": step(data_s=0), "memory": memory, "source": source}
+    return data_stalls(ways, 32, workers)
 
 
 def test_a_network_that_takes_all_the_time_is_compute_bound() -> None:
-    found = stalls(step(data_s=0), step(), step())
+    found = stalls(step(), step())
     assert found["bound_by"] == "compute"
     assert found["at_most"]["more_workers"] == pytest.approx(1.0, abs=0.02)
 
 
 def test_what_waits_with_data_in_memory_is_preprocessing() -> None:
     slow = step(data_s=0.1, step_s=0.2, load_s=0.1)
-    found = stalls(step(data_s=0), slow, slow)
+    found = stalls(slow, slow)
     assert found["bound_by"] == "preprocessing"
     assert found["lost"]["preprocessing"] == pytest.approx(0.5)
     assert found["at_most"]["more_workers"] == pytest.approx(2.0)
@@ -87,7 +74,7 @@ def test_what_waits_with_data_in_memory_is_preprocessing() -> None:
 
 
 def test_what_waits_only_for_its_source_is_storage() -> None:
-    found = stalls(step(data_s=0), step(), step(data_s=0.301, step_s=0.4, load_s=0.32))
+    found = stalls(step(), step(data_s=0.301, step_s=0.4, load_s=0.32))
     assert found["bound_by"] == "storage"
     assert found["lost"]["fetching"] == pytest.approx(0.75)
     assert found["at_most"]["faster_storage"] == pytest.approx(4.0)
@@ -95,11 +82,6 @@ def test_what_waits_only_for_its_source_is_storage() -> None:
 
 
 def test_a_network_slowed_by_its_workers_is_contention_and_not_a_wait() -> None:
-    ways = {
-        "synthetic": step(data_s=0),
-        "memory": step(),
-        "source": step(forward_s=0.13, step_s=0.2),
-    }
-    found = data_stalls(ways, 32, workers=2)  # type: ignore[arg-type]
+    found = stalls(step(), step(forward_s=0.13, step_s=0.2), workers=2)
     assert found["bound_by"] == "contention"
     assert found["lost"]["contention"] == pytest.approx(0.5)

@@ -41,10 +41,8 @@ def test_a_slower_set_is_slower_than_the_first_and_the_first_is_faster(tmp_path:
     assert (found.rounds, found.offer) == (None, None), "nothing is open"
     there, back = found.others[0], compared(b, a).others[0]
     assert (there.verdict, back.verdict) == ("slower", "faster")
-    assert there.ratio is not None
     assert there.ratio.ratio == pytest.approx(0.5, rel=0.01)
     assert there.ratio.rounds is None
-    assert there.figures["samples_per_s"] is not None
     assert there.figures["samples_per_s"]["median"] == pytest.approx(50)
 
 
@@ -60,7 +58,6 @@ def test_settings_of_one_sweep_are_compared_round_by_round(tmp_path: Path) -> No
     faster = [1.1 * rate for rate in DRIFTING]
     (other,) = compared(sweep_of_workers(tmp_path, DRIFTING, faster)).others
     assert (other.figures["name"], other.verdict) == ("workers=2", "faster")
-    assert other.ratio is not None
     assert (other.ratio.rounds, other.ratio.ratio) == (6, pytest.approx(1.1))
     # The same figures as sets, not in rounds, tell nothing.
     sets = [write_runs(tmp_path / "a", DRIFTING), write_runs(tmp_path / "b", faster)]
@@ -76,7 +73,6 @@ def test_settings_of_one_sweep_are_compared_round_by_round(tmp_path: Path) -> No
 def test_only_rounds_that_both_have_count(tmp_path: Path) -> None:
     rates = ([100.0, "out_of_memory", 102.0, 100.0], [50.0, 1.0, 51.0, "pending"])
     (other,) = compared(sweep_of_workers(tmp_path, *rates)).others
-    assert other.ratio is not None
     assert (other.ratio.rounds, other.ratio.ratio) == (2, pytest.approx(0.5))
     assert other.figures["runs"] == 3
     assert other.figures["warnings"] == ["round 4 is excluded: pending (as the test wants it)"]
@@ -94,14 +90,9 @@ def test_without_a_round_in_common_it_cannot_tell_and_more_are_offered_than_eith
 def test_with_more_sides_each_interval_is_wider(tmp_path: Path) -> None:
     folders = [write_runs(tmp_path / name, STEADY) for name in "abcd"]
     one, three = compared(*folders[:2]), compared(*folders)
-    assert (one.confidence_of_each, three.confidence_of_each) == (
-        pytest.approx(0.95),
-        pytest.approx(1 - 0.05 / 3),
-    )
-    narrow, wide = one.others[0].ratio, three.others[0].ratio
-    assert narrow is not None
-    assert wide is not None
-    assert narrow.high < wide.high  # type: ignore[operator]
+    assert one.confidence_of_each == pytest.approx(0.95)
+    assert three.confidence_of_each == pytest.approx(1 - 0.05 / 3)
+    assert one.others[0].ratio.high < three.others[0].ratio.high
 
 
 @pytest.mark.parametrize(
@@ -171,13 +162,6 @@ def test_drift_is_named_with_an_example(tmp_path: Path) -> None:
     assert warning.startswith("steps drift in 1 of 2 runs (run-1: ")
 
 
-def test_a_throughput_got_in_another_way_is_named(tmp_path: Path) -> None:
-    a = write_run(tmp_path / "a")
-    b = write_run(tmp_path / "b", None, steps=[0.5] * 20)
-    (warning,) = compared(a, b).others[0].warnings
-    assert "from steps after the first 3, the baseline's from epochs after the first" in warning
-
-
 def start_slowly(sweep: Path, workers: int, steady_steps: int = 20) -> None:
     """Make the trials of a setting ones of a single epoch, whose first steps took long."""
     info = json.loads((sweep / "sweep.json").read_text())
@@ -189,37 +173,17 @@ def start_slowly(sweep: Path, workers: int, steady_steps: int = 20) -> None:
     (sweep / "sweep.json").write_text(json.dumps(info))
 
 
-def test_trials_of_one_epoch_are_compared_without_their_start(tmp_path: Path) -> None:
-    # Over the whole trial, 2 workers are twice as slow: that is what starting them took.
-    sweep = sweep_of_workers(tmp_path, STEADY, HALF)
-    start_slowly(sweep, workers=2)
-    (other,) = compared(sweep).others
-    assert other.ratio is not None
-    assert (other.verdict, other.ratio.ratio) == (
-        "no difference detected",
-        pytest.approx(1, rel=0.01),
-    )
-    assert other.figures["samples_per_s"] is not None
-    assert other.figures["samples_per_s"]["median"] == pytest.approx(100)
-
-
-def test_trials_too_short_for_that_are_named_beside_others(tmp_path: Path) -> None:
+def test_trials_are_compared_without_their_start_and_too_short_ones_are_named(
+    tmp_path: Path,
+) -> None:
     sweep = sweep_of_workers(tmp_path, STEADY, HALF)
     start_slowly(sweep, workers=0)
     start_slowly(sweep, workers=2, steady_steps=2)
     (other,) = compared(sweep).others
+    assert other.ratio.ratio == pytest.approx(0.25, rel=0.01)
     assert other.warnings == [
         "its throughput is from all epochs, the baseline's from steps after the start"
     ]
-
-
-def test_a_sweep_and_runs_whose_first_epoch_was_dropped_have_the_same_figure(
-    tmp_path: Path,
-) -> None:
-    runs = write_runs(tmp_path / "runs", STEADY)
-    sweep = sweep_of_workers(tmp_path, STEADY, HALF)
-    (other,) = compared(runs, f"{sweep}:workers=2").others
-    assert not any("throughput is from" in warning for warning in other.warnings)
 
 
 def test_runs_that_lost_loader_workers_are_counted(tmp_path: Path) -> None:
@@ -248,7 +212,6 @@ def test_no_difference_says_how_many_rounds_would_tell_and_offers_them(tmp_path:
     noisy = [100.0, 110.0, 95.0, 104.0]
     found = compared(sweep_of_workers(tmp_path, noisy, noisy[::-1]))
     needed = found.others[0].rounds_needed_for_5_percent
-    assert needed is not None
     assert needed > 4
     calm = [100.0, 101.0, 100.0, 101.0]
     decided = compared(sweep_of_workers(tmp_path / "calm", calm, calm[::-1]))
@@ -265,7 +228,6 @@ def test_more_rounds_are_offered_than_were_run(tmp_path: Path) -> None:
     found = compared(sweep_of_workers(tmp_path, [100.0] * 9, slower))
     (other,) = found.others
     assert (other.verdict, slowdown_is_excluded(other)) == ("no difference detected", False)
-    assert other.rounds_needed_for_5_percent is not None
     assert other.rounds_needed_for_5_percent < 9
     assert found.rounds == 10
 
@@ -338,11 +300,8 @@ def test_a_sweep_whose_trials_lost_their_folders_still_compares(tmp_path: Path) 
     for file in sweep.glob("trials/*/run.json"):
         file.unlink()
     (other,) = compared(sweep).others
-    assert (other.verdict, other.figures["phases"], other.figures["step_s"]) == (
-        "slower",
-        None,
-        0.5,
-    )
+    assert other.verdict == "slower"
+    assert (other.figures["phases"], other.figures["step_s"]) == (None, 0.5)
     assert other.changed == {"workers": {"baseline": 0, "other": 2}}
 
 
@@ -452,7 +411,6 @@ def test_settings_are_compared_within_a_kind_and_not_across(tmp_path: Path) -> N
         for workers, node in ((0, "A"), (1, "A"), (1, "B"))
     )
     alike, unlike = compare(read_sides([within, other_setting, other_kind])).others
-    assert alike.ratio is not None
     assert abs(alike.ratio.ratio - 2) < 0.01
     assert unlike.ratio is None
     assert any("different kind of node" in warning for warning in unlike.warnings)

@@ -45,11 +45,3 @@ def test_columns_of_one_table_fall_into_the_same_buckets():
     half = [value if value % 2 else None for value in whole]
     places = [[bucket.at for bucket in thin(range(1000), each, 7)] for each in (whole, half)]
     assert places[0] == places[1]
-
-
-def test_one_slow_step_of_a_hundred_thousand_is_seen():
-    values = [0.01] * 100_000
-    values[77_777] = 5.0
-    buckets = list(thin(range(100_000), values))
-    assert [bucket.most for bucket in buckets if bucket.most > 1] == [5.0]
-    assert len(buckets) == 400

@@ -52,15 +52,9 @@ class Planted:
     def _steps(self) -> Iterable[Step]:
         jitter, each, start_s = random.Random(7), self.steps // self.epochs, 0.0
         for number in range(self.steps):
-            step: Step = {
-                "epoch": number // each + 1,
-                "step": number % each + 1,
-                "start_s": start_s,
-                "samples": 8,
-                "detail": "full",
-            }
+            step: Step = {"epoch": number // each + 1, "step": number % each + 1}
+            step |= {"start_s": start_s, "samples": 8, "detail": "full", "other_s": 0.0}
             step |= {f"{phase}_s": s * jitter.uniform(0.99, 1.01) for phase, s in PHASES_S.items()}
-            step["other_s"] = 0.0
             if callable(self.change):
                 self.change(number, step)
             else:
@@ -117,9 +111,8 @@ def test_waiting_for_data_is_found_with_what_the_loader_did(
 
 
 def test_the_command_for_a_script_is_that_script_whatever_its_words(tmp_path: Path) -> None:
-    load = {"data_s": 0.05, "load_s": 0.05, "load_cpu_s": 0.05, "load_worker": -1}
     spec = {"script": "my train.py", "module": None, "arguments": ["--name", "$(rm)"]}
-    found = Planted(tmp_path, load, info={"kind": "trace", "spec": spec}).findings()
+    found = Planted(tmp_path, LOADED, info={"kind": "trace", "spec": spec}).findings()
     command = found["waiting_for_data"].command
     assert command == "stepscope workers -- 'my train.py' --name '$(rm)'"
 
@@ -138,9 +131,7 @@ def test_a_first_epoch_that_takes_longer_is_start_up(tmp_path: Path) -> None:
     found = Planted(tmp_path, epoch_s=[9.0, 4.0, 4.1]).findings()
     assert set(found) == {"start_up"}
     assert found["start_up"].weight == pytest.approx((9 - 4.05) / 17.1)
-
-
-def test_of_two_epochs_nobody_knows_which_is_usual(tmp_path: Path) -> None:
+    # Of two epochs, either may be the usual one.
     assert Planted(tmp_path, epochs=2, epoch_s=[9.0, 4.0]).findings() == {}
 
 

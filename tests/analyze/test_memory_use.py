@@ -21,7 +21,6 @@ def forecast(**pools: str) -> dict[str, Any]:
 def test_each_pool_has_its_error_and_what_stays_unexplained() -> None:
     expected = forecast(device_context="device", activations="device")
     bill, _ = compare_with_forecast(expected, {"device_context": 250}, 400, 800)
-    assert bill is not None
     assert bill["pools"]["host"] == {
         "total_bytes": 300,
         "peak_bytes": 400,
@@ -39,14 +38,12 @@ def test_each_pool_has_its_error_and_what_stays_unexplained() -> None:
 def test_memory_that_is_shared_has_one_pool_with_both_peaks() -> None:
     names = dict.fromkeys(("runtime", "device_context", "activations"), "unified")
     bill, _ = compare_with_forecast(forecast(**names), {}, 400, 800)
-    assert bill is not None
     assert list(bill["pools"]) == ["unified"]
     assert bill["pools"]["unified"]["peak_bytes"] == bill["peak_memory_bytes"] == 1200
 
 
 def test_the_peak_of_a_run_that_took_no_step_is_not_held_against_its_forecast() -> None:
     bill, _ = compare_with_forecast(forecast(), {}, 400, took_a_step=False)
-    assert bill is not None
     assert bill["peak_memory_bytes"] == 400
     assert "error_share" not in bill
     assert "error_share" not in bill["pools"]["host"]
@@ -55,7 +52,6 @@ def test_the_peak_of_a_run_that_took_no_step_is_not_held_against_its_forecast() 
 def test_a_peak_that_is_unknown_stays_unknown() -> None:
     expected = forecast(device_context="device", activations="device")
     bill, _ = compare_with_forecast(expected, {}, 400, None)
-    assert bill is not None
     assert bill["pools"]["device"] == {"total_bytes": 700, "peak_bytes": None}
     assert bill["peak_memory_bytes"] is None
     assert "error_share" not in bill

@@ -107,9 +107,9 @@ def test_no_prediction_is_better_than_ideal_and_a_faster_network_is_never_worse(
         ScalingInputs(bandwidth * times, latency_s, gradient_bytes, overlap) for times in (1, 2)
     )
     for mode, batch in (("strong", 64), ("weak", 64 * processes)):
-        found = predict(mode, batch, processes, base, slow)  # type: ignore[arg-type]
+        found = predict(mode, batch, processes, base, slow)
         assert 0 < found["efficiency"] <= 1 + 1e-9
         assert 0 <= found["exposed_s"] <= found["exchange_s"]
         assert found["samples_per_s"] == pytest.approx(batch / found["step_s"])
-        better = predict(mode, batch, processes, base, fast)  # type: ignore[arg-type]
+        better = predict(mode, batch, processes, base, fast)
         assert better["speedup"] >= found["speedup"] * (1 - 1e-9)

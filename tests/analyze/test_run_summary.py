@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyze.phase_shares import dropped_epochs, time_by_phase
-from stepscope.analyze.run_summary import Measured, figures_so_far, summarize
+from stepscope.analyze.run_summary import (
+    LEAST_BLOCKS,
+    Measured,
+    cost_by_off_blocks,
+    figures_so_far,
+    summarize,
+)
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Table
 
@@ -57,29 +63,24 @@ def summary(tmp_path: Path) -> dict[str, Any]:
     return summarize(make_run(tmp_path), MEASURED)
 
 
-@pytest.mark.parametrize(
-    ("figure", "by_hand"),
-    [
-        ("epochs", 2),
-        ("steps", 6),
-        ("samples", 48),
-        ("dropped_epochs", [1]),
-        ("unattributed_share", 0.15 / 3.6),  # that of `other`
+def test_figures_are_what_the_rows_come_to_by_hand(summary: dict[str, Any]) -> None:
+    by_hand = {
+        "epochs": 2,
+        "steps": 6,
+        "samples": 48,
+        "unattributed_share": 0.15 / 3.6,  # that of `other`
         # Epoch 1: 0.5 + 3.0 + 0.25 = 3.75 of 3.75. Epoch 2: 0.2 + 4.8 + 0.1 = 5.1 of 5.2.
-        ("accounted_share", (3.75 + 5.1) / (3.75 + 5.2)),
-        ("samples_per_s", 32 / 5.2),  # of the epochs that are kept, by their own clock
-        ("train_accuracy", 0.5),
-        ("test_accuracy", 0.45),
-        ("test_top5", 0.9),
-        ("wall_s", 10.0),
-        ("preparation_s", 0.4),
-        ("peak_memory_bytes", 10**8),
-    ],
-)
-def test_a_figure_is_what_the_rows_come_to_by_hand(
-    summary: dict[str, Any], figure: str, by_hand: Any
-) -> None:
-    assert summary[figure] == pytest.approx(by_hand)
+        "accounted_share": (3.75 + 5.1) / (3.75 + 5.2),
+        "samples_per_s": 32 / 5.2,  # of the epochs that are kept, by their own clock
+        "train_accuracy": 0.5,
+        "test_accuracy": 0.45,
+        "test_top5": 0.9,
+        "wall_s": 10.0,
+        "preparation_s": 0.4,
+        "peak_memory_bytes": 10**8,
+    }
+    assert {name: summary[name] for name in by_hand} == pytest.approx(by_hand)
+    assert summary["dropped_epochs"] == [1]
 
 
 def test_shares_are_of_the_full_steps_of_the_epochs_that_are_kept(summary: dict[str, Any]) -> None:
@@ -307,3 +308,44 @@ def test_for_any_steps_shares_sum_to_one_and_totals_to_the_time_of_the_run(steps
         assert 0 <= phase["median_s"] <= phase["p95_s"] * (1 + 1e-9)
         assert phase["p95_s"] <= phase["p99_s"] * (1 + 1e-9)
         assert phase["total_s"] >= 0
+
+
+# --- the cost of measuring, from blocks of steps without detail -----------------------------------
+
+
+def run_with_blocks(blocks: int, full_s: float, off_s: float, drift: float = 0.0) -> Table:
+    step_s, detail = [], []
+    for _ in range(blocks):
+        for kind, took_s, steps in (("full", full_s, 40), ("off", off_s, 20), ("full", full_s, 40)):
+            for _ in range(steps):
+                step_s.append(took_s + drift * len(step_s))
+                detail.append(kind)
+    return Table({"step_s": step_s, "detail": detail})
+
+
+def test_the_cost_is_the_difference_to_the_steps_beside_a_block() -> None:
+    cost = cost_by_off_blocks(run_with_blocks(6, full_s=0.0103, off_s=0.01))
+    assert cost["blocks"] == 6
+    assert cost["overhead_per_step_s"] == pytest.approx(0.0003)
+    assert cost["overhead_share"] == pytest.approx(0.03)
+
+
+def test_a_machine_that_slows_down_all_the_time_is_no_cost() -> None:
+    cost = cost_by_off_blocks(run_with_blocks(6, full_s=0.01, off_s=0.01, drift=1e-5))
+    assert abs(cost["overhead_per_step_s"]) < 2e-5
+
+
+def test_a_few_blocks_say_nothing() -> None:
+    assert cost_by_off_blocks(run_with_blocks(LEAST_BLOCKS - 1, 0.01, 0.01)) is None
+    assert cost_by_off_blocks(Table({"step_s": [], "detail": []})) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(1e-6, 10), st.sampled_from(["full", "off", "layers"])), max_size=300
+    )
+)
+def test_any_mixture_of_details_can_be_weighed(steps: list[tuple[float, str]]) -> None:
+    table = Table({"step_s": [s for s, _ in steps], "detail": [d for _, d in steps]})
+    cost = cost_by_off_blocks(table)
+    assert cost is None or cost["low_s"] <= cost["overhead_per_step_s"] <= cost["high_s"]

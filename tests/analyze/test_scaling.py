@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from written_runs import write_run
+from written_tables import write_table
 
 from stepscope.analyze.scaling import Scale, scaling_of
 from stepscope.errors import AnswerIsNo
@@ -38,19 +39,15 @@ def a_sweep(path: Path, rates: Rates, bill: bool = True, **asked: Any) -> Sweep:
                 summary={"memory_bill": items if bill else None, "absent": {"memory_bill": "why"}},
                 environment={"threads": 2 // processes, "cpus_usable": 2},
             )
-            _write_steps(path / run, batch, batch / rate, "0.01" if processes > 1 else "")
+            step = {"epoch": 1, "samples": batch, "step_s": batch / rate, "detail": "full"}
+            step["communication_s"] = 0.01 if processes > 1 else None
+            write_table(path / run, "steps.csv", [{**step, "step": n} for n in range(1, 5)])
             steady = {"step_s": batch / rate, "backward_s": 0.3, "optimizer_s": 0.1, "other_s": 0.0}
             figures = {"steady_samples_per_s": rate, "steady_steps": 2, "steady": steady}
             trials.append({**trial, "run": run, "metrics": figures})
     numbers = sorted({processes for processes, _ in rates})
     told = {"batch_size": 64, "processes": numbers, "predict": [], "exchanges": [], **asked}
     return Sweep(path, {"kind": "scale", "scale": told, "trials": trials})
-
-
-def _write_steps(path: Path, samples: int, step_s: float, communication_s: str) -> None:
-    rows = [f"1,{number},{samples},{step_s},full,{communication_s}" for number in range(1, 5)]
-    header = "epoch,step,samples,step_s,detail,communication_s"
-    (path / "steps.csv").write_text("\n".join([header, *rows]) + "\n")
 
 
 def rows_of(told: dict[str, Any], which: str = "measured") -> dict[tuple[str, int], dict[str, Any]]:

@@ -35,6 +35,7 @@ from stepscope.report.html.run_page import document_of_run
 from stepscope.report.terminal.run_tables import print_run
 
 Event = Mapping[str, Any]
+Record = Callable[..., Run]
 WATCHED = {"event": "throttling_watched", "time_s": 0.1, "what": ["temperature", "clock"]}
 BLIND = {**WATCHED, "what": []}
 
@@ -61,7 +62,7 @@ def seconds(count: int, slow: Sequence[int] = (), epoch_of: int = 20) -> list[di
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Callable[..., Run]:
+def recorded(tmp_path: Path) -> Record:
     def record(events: Sequence[Event], steps: Any, name: str = "run", **info: Any) -> Run:
         run = write_tables(tmp_path / name, steps, **info)
         lines = "".join(f"{json.dumps(event)}\n" for event in events)
@@ -134,18 +135,14 @@ def test_a_time_without_an_end_lasts_until_the_run_is_resumed_or_over(
 
 
 def test_a_step_of_which_nobody_knows_when_it_was_is_not_marked_either_way() -> None:
-    assert mark_throttled([None, 1.0], [1.0, None], [ThrottledTime(began(0.0), 9.0)]) == [
-        None,
-        None,
-    ]
+    times = [ThrottledTime(began(0.0), 9.0)]
+    assert mark_throttled([None, 1.0], [1.0, None], times) == [None, None]
 
 
 # --- the summary ----------------------------------------------------------------------------------
 
 
-def test_a_summary_says_which_steps_were_touched_and_what_that_cost(
-    recorded: Callable[..., Run],
-) -> None:
+def test_a_summary_says_which_steps_were_touched_and_what_that_cost(recorded: Record) -> None:
     slow = range(35, 55)
     run = recorded([WATCHED, began(35.0), ended(54.9)], seconds(80, slow), spec={"drop_epochs": 0})
     found = run.summary["throttling"]
@@ -166,7 +163,7 @@ def test_a_summary_says_which_steps_were_touched_and_what_that_cost(
     assert "throttling" not in run.summary["absent"]
 
 
-def test_watched_and_nothing_happened_is_none_and_not_unknown(recorded: Callable[..., Run]) -> None:
+def test_watched_and_nothing_happened_is_none_and_not_unknown(recorded: Record) -> None:
     found = recorded([WATCHED], seconds(5)).summary["throttling"]
     assert (found["steps"], found["share_of_time"], found["ranges"]) == (0, 0.0, [])
     assert found["slowdown"] is None
@@ -181,7 +178,7 @@ def test_watched_and_nothing_happened_is_none_and_not_unknown(recorded: Callable
     ],
 )
 def test_what_could_not_be_watched_is_unknown_with_its_reason(
-    events: list[Event], steps: int, reason: str, recorded: Callable[..., Run]
+    events: list[Event], steps: int, reason: str, recorded: Record
 ) -> None:
     run = recorded(events, seconds(steps))
     assert run.summary["throttling"] is None
@@ -189,9 +186,7 @@ def test_what_could_not_be_watched_is_unknown_with_its_reason(
     assert set(run.throttled) <= {None}
 
 
-def test_many_ranges_are_counted_and_only_the_first_are_listed(
-    recorded: Callable[..., Run],
-) -> None:
+def test_many_ranges_are_counted_and_only_the_first_are_listed(recorded: Record) -> None:
     times = [each for at in range(0, 300, 2) for each in (began(at), ended(at + 0.3))]
     found = recorded([WATCHED, *times], seconds(300, epoch_of=300)).summary["throttling"]
     assert (found["steps"], len(found["ranges"]), found["more_ranges"]) == (150, 100, 50)
@@ -199,7 +194,6 @@ def test_many_ranges_are_counted_and_only_the_first_are_listed(
 
 def test_few_steps_have_a_ratio_and_no_interval_and_one_side_has_none() -> None:
     few = slowdown([0.2, 0.1, 0.1, 0.1], [True, False, False, None])
-    assert few is not None
     assert (few["ratio"], few["low"], few["high"]) == (pytest.approx(2.0), None, None)
     assert slowdown([0.2, 0.1], [True, True]) is None
     assert slowdown([0.0, 0.1], [True, False]) is None  # a step of no time is none
@@ -215,9 +209,6 @@ def test_equal_steps_are_seldom_called_slower() -> None:
             drift = 0.9 * drift + chance.gauss(0, 0.02)
             times.append(0.1 * (1 + drift) ** 2)
         found = slowdown(times, [100 <= row < 300 for row in range(400)])
-        assert found is not None
-        assert found["low"] is not None
-        assert found["high"] is not None
         called += not found["low"] <= 1 <= found["high"]
     assert called / 200 < 0.2
 
@@ -225,9 +216,7 @@ def test_equal_steps_are_seldom_called_slower() -> None:
 # --- where it is shown ----------------------------------------------------------------------------
 
 
-def test_frames_and_parquet_say_of_each_step_whether_it_was_throttled(
-    recorded: Callable[..., Run],
-) -> None:
+def test_frames_and_parquet_say_of_each_step_whether_it_was_throttled(recorded: Record) -> None:
     run = recorded([WATCHED, began(1.2), ended(1.3)], seconds(3))
     assert run.steps.to_polars()["throttled"].to_list() == [False, True, False]
     assert run.steps.to_pandas()["throttled"].to_list() == [False, True, False]
@@ -243,7 +232,7 @@ def charts_of(run: Run) -> dict[str, Any]:
 
 
 def test_charts_of_steps_shade_what_was_throttled_and_say_what_the_shade_is(
-    recorded: Callable[..., Run],
+    recorded: Record,
 ) -> None:
     run = recorded([WATCHED, began(18.2), ended(21.3), began(35.0)], seconds(40))
     charts = charts_of(run)
@@ -259,7 +248,7 @@ def test_charts_of_steps_shade_what_was_throttled_and_say_what_the_shade_is(
     assert (free.shaded, free.subtitle) == (None, "")
 
 
-def test_shades_that_lie_within_a_point_are_one(recorded: Callable[..., Run]) -> None:
+def test_shades_that_lie_within_a_point_are_one(recorded: Record) -> None:
     times = [each for at in range(0, 40, 2) for each in (began(at), ended(at + 0.3))]
     chart = charts_of(recorded([WATCHED, *times], seconds(1200)))["Time of every step"]
     assert chart.shaded == ("throttled", [(1.0, 39.5)])
@@ -276,7 +265,7 @@ LINE = "20 steps, 40.0 % of the time, take 2.00 times as long as the others (95 
     ],
 )
 def test_the_output_has_a_line_where_it_was_throttled_and_the_page_in_any_case(
-    events: list[Event], printed: str | None, on_page: str, recorded: Callable[..., Run]
+    events: list[Event], printed: str | None, on_page: str, recorded: Record
 ) -> None:
     steps = seconds(80, range(35, 55))
     run = recorded([WATCHED, *events], steps, spec={"drop_epochs": 0})
@@ -300,7 +289,7 @@ def test_the_output_has_a_line_where_it_was_throttled_and_the_page_in_any_case(
     ],
 )  # fmt: skip
 def test_a_run_that_was_throttled_beside_one_that_was_not_is_a_warning(
-    events: list[Event], told: str, recorded: Callable[..., Run]
+    events: list[Event], told: str, recorded: Record
 ) -> None:
     free = recorded(events, seconds(10), name="free")
     held = recorded([WATCHED, began(5.0)], seconds(10), name="held")
@@ -311,9 +300,7 @@ def test_a_run_that_was_throttled_beside_one_that_was_not_is_a_warning(
 
 
 @pytest.mark.parametrize("events", [[], [WATCHED], [BLIND], [WATCHED, began(5.0)]])
-def test_runs_that_were_alike_in_it_are_none(
-    events: list[Event], recorded: Callable[..., Run]
-) -> None:
+def test_runs_that_were_alike_in_it_are_none(events: list[Event], recorded: Record) -> None:
     sides = [str(recorded(events, seconds(10), name=name).path) for name in ("one", "other")]
     (other,) = compare(read_sides(sides)).others
     assert not any("throttled" in warning for warning in other.warnings)
