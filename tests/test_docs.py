@@ -11,10 +11,8 @@ import pytest
 from docs_pages import PAGES, ROOT, name_of
 from test_architecture import MAY_IMPORT
 
-from stepscope.cli.main import make_app
 from stepscope.models import registry
 from stepscope.records import schema
-from stepscope.settings.run_settings import RunSpec
 from stepscope.supervisor.script_child import TraceRequest
 
 
@@ -34,19 +32,6 @@ def tables_of(text: str) -> list[list[list[str]]]:
     return found
 
 
-def test_every_setting_is_in_one_table_with_its_default():
-    section = text_of("docs/reference/settings.md").split("<!-- end: generated -->")[0]
-    rows = [row[:2] for table in tables_of(section) for row in table]
-    assert sorted(rows) == sorted([name, default_of(name)] for name in RunSpec.model_fields)
-
-
-def default_of(name: str) -> str:
-    default = RunSpec.model_fields[name].default
-    if default is None:
-        return "unset"
-    return {False: "off", True: "on"}[default] if type(default) is bool else f"`{default}`"
-
-
 @pytest.mark.parametrize("file", schema.COLUMNS)
 def test_every_column_is_in_the_table_of_its_file_in_order(file):
     text = text_of("docs/reference/run-folder.md")
@@ -64,16 +49,6 @@ def test_every_status_and_every_field_of_the_summary_is_documented():
     statuses = {schema.RUNNING, schema.COMPLETED, schema.INTERRUPTED, schema.OUT_OF_MEMORY}
     assert statuses | {schema.FAILED} <= documented
     assert set(summarize(Run(Path("nowhere"), {}), Measured())) <= documented
-
-
-def test_every_option_of_trace_is_on_its_page():
-    options = [
-        name for each in make_app()["trace"].assemble_argument_collection() for name in each.names
-    ]
-    page = text_of("docs/reference/commands.md")
-    section = page.split("\n## `stepscope trace`\n")[1].split("\n## ")[0]
-    documented = set(re.findall(r"`(--?[a-z-]+)`", section))
-    assert {name for name in options if name.startswith("-")} == documented
 
 
 def test_every_field_of_a_trace_s_spec_is_documented():

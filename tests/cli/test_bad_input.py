@@ -155,6 +155,8 @@ WRONG_REQUESTS = {
         "--budget cycles=1e5 --no-evaluate": "needs evaluations",
         "--budget cycles=1e5 --source synthetic": "needs evaluations",
         "--budget cycles=1e5 --spatial 8by16": "free, or MxC",
+        "--budget cycles=1e5 --on rey": "Did you mean 'ray'?",
+        "--budget cycles=1e5 --address 127.0.0.1:6379": "address: wants --on ray",
         "--budget cycles=1e5 --model nonet": "unknown model",
         "--resume nowhere": "is not a sweep folder",
         "--resume nowhere --budget cycles=1": "takes no other flag",

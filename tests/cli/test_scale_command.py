@@ -79,12 +79,6 @@ def test_an_exchange_that_finds_no_memory_is_an_error_with_a_reason():
         ask_process(ALLREDUCE, {"processes": 2, "bytes": 10**18})
 
 
-def test_data_that_is_not_there_is_missed_before_anything_is_made(stepscope):
-    answer = stepscope("scale", "--data", "cifar10")
-    assert (answer.code, "CIFAR-10 is not complete" in answer.err) == (3, True), answer.err
-    assert not any(stepscope.folder.iterdir())
-
-
 def a_row(mode: str, processes: int, speedup: float | None, **more: object) -> dict[str, object]:
     figures = {"samples_per_s": 640.0, "efficiency": 0.5, "communication_s": None, "rounds": 3}
     ends = {"low": None, "high": None, "reason": None}

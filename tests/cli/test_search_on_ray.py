@@ -27,21 +27,3 @@ def test_a_search_trains_on_both_nodes_and_tests_the_best_once(stepscope, cluste
     assert len({trial["node"] for trial in trials}) == 2
     [tested] = [design for design in found["designs"] if design["test_accuracy"] is not None]
     assert tested["validation_accuracy"] is not None
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "complaint"),
-    [
-        (("--on", "rey"), 2, "Did you mean 'ray'?"),
-        (("--address", "127.0.0.1:6379"), 2, "address: wants --on ray"),
-        (("--on", "ray", "--address", "127.0.0.1:1"), 5, "no Ray cluster answers at 127.0.0.1:1"),
-    ],
-)
-def test_a_place_where_nothing_can_be_trained_is_refused_before_anything_starts(
-    stepscope, words, code, complaint
-):
-    answer = stepscope("accel", "search", *BUDGET, *words)
-    assert answer.code == code, answer.err
-    assert complaint in answer.err
-    assert "Traceback" not in answer.err
-    assert not (stepscope.folder / "runs").exists()

@@ -6,12 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas
 import polars
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_tables import epoch_row, step, write_tables
+from written_tables import step, write_tables
 
 from stepscope.errors import MissingExtraError
 from stepscope.records.table import Numbers, Table
@@ -24,13 +23,6 @@ def test_a_frame_of_polars_has_null_for_unknown_and_keeps_a_loss_that_is_no_numb
     assert loss.is_nan().to_list() == [True, None, False]
 
 
-def test_a_frame_of_pandas_is_ready_for_a_question(tmp_path: Path):
-    rows = [epoch_row(1, 1.0, split="train", accuracy=0.25), epoch_row(1, 2.0), epoch_row(2, 3.0)]
-    epochs = write_tables(tmp_path, epochs=rows).epochs.to_pandas()
-    assert epochs.groupby("split")["accuracy"].mean().to_dict() == {"test": 0.5, "train": 0.25}
-    assert epochs["loading_s"].isna().all()
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_the_type_of_a_column_does_not_depend_on_what_is_known(known: bool):
     values = {
@@ -41,12 +33,6 @@ def test_the_type_of_a_column_does_not_depend_on_what_is_known(known: bool):
     table = Table(values)
     assert [str(kind) for kind in table.to_pandas().dtypes] == ["Int64", "float64", "string"]
     assert table.to_polars().dtypes == [polars.Int64, polars.Float64, polars.String]
-
-
-def test_whole_numbers_stay_exact_beside_unknown_ones():
-    counted = Table({"read_bytes": [2**62 + 1, None]})
-    assert counted.to_pandas()["read_bytes"][0] == counted.to_polars()["read_bytes"][0] == 2**62 + 1
-    assert counted.to_pandas()["read_bytes"][1] is pandas.NA
 
 
 def test_a_table_of_a_file_that_is_not_there_is_an_empty_frame():

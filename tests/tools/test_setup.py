@@ -324,8 +324,10 @@ def test_the_stages_fit_a_terminal_of_80_columns():
 # --- the errors in the log ------------------------------------------------------------------------
 
 
-def test_the_cause_of_a_failed_build_is_shown_and_the_hint_to_look_above_is_not():
-    log = """$ python -m pip install torch
+# --- the whole ------------------------------------------------------------------------------------
+
+
+LOG_OF_A_FAILED_BUILD = """$ python -m pip install torch
 ERROR: of an earlier command
 $ python -m pip install -e .
 Obtaining file:///checkout
@@ -335,36 +337,37 @@ Obtaining file:///checkout
 error: metadata-generation-failed
 hint: See above for details.
 """
-    assert setup_venv.last_errors(log) == [
-        "      OSError: file does not exist: nope.py",
-        "error: metadata-generation-failed",
-    ]
-
-
-def test_of_repeated_warnings_only_the_last_is_shown():
-    log = """WARNING: Retrying, 1 left: connection refused
+LOG_OF_RETRIES = """WARNING: Retrying, 1 left: connection refused
 WARNING: Location 'a' is ignored
 WARNING: Retrying, 0 left: connection refused
 WARNING: Location 'b' is ignored
 ERROR: No matching distribution found for torch
 """
-    assert setup_venv.last_errors(log) == log.splitlines()[2:]
+COLLECTED = [f"Collecting package-{number}" for number in range(20)]
 
 
-def test_without_an_error_the_last_lines_are_shown():
-    lines = [f"Collecting package-{number}" for number in range(20)]
-    assert setup_venv.last_errors("\n\n".join(lines)) == lines[-setup_venv.LAST_LINES :]
-
-
-def test_a_very_long_line_is_cut():
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        (
+            LOG_OF_A_FAILED_BUILD,
+            [
+                "      OSError: file does not exist: nope.py",
+                "error: metadata-generation-failed",
+            ],
+        ),
+        (LOG_OF_RETRIES, LOG_OF_RETRIES.splitlines()[2:]),
+        ("\n\n".join(COLLECTED), COLLECTED[-setup_venv.LAST_LINES :]),
+    ],
+    ids=["the cause", "the last of repeated warnings", "the end of a log without errors"],
+)
+def test_of_a_log_the_lines_that_help_are_shown(log, shown):
+    assert setup_venv.last_errors(log) == shown
     (line,) = setup_venv.last_errors("ERROR: " + "x" * 5000)
     assert len(line) < 500
 
 
-# --- the whole ------------------------------------------------------------------------------------
-
-
-def test_each_stage_prints_one_line_with_its_time(faked):
+def test_each_stage_prints_one_line_with_its_time_and_pip_only_to_the_log(faked):
     done = faked.run()
     assert done.returncode == 0, done.stderr
     expected = [
@@ -377,12 +380,7 @@ def test_each_stage_prints_one_line_with_its_time(faked):
     assert len(lines) == len(expected), done.stdout
     for line, pattern in zip(lines, expected, strict=True):
         assert re.fullmatch(pattern, line)
-
-
-def test_the_output_of_pip_is_in_the_log_and_not_on_the_terminal(faked):
-    done = faked.run()
     assert done.stderr == ""
-    assert "something" not in done.stdout
     assert faked.log().count("Collecting something\nWARNING: pip has something to say\n") == 2
 
 

@@ -11,7 +11,6 @@ import pytest
 from cyclopts import App
 
 from stepscope.cli.main import make_app
-from stepscope.settings.run_settings import RunSpec
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,11 +39,6 @@ def test_the_page_of_commands_is_up_to_date(tool: ModuleType) -> None:
 def test_the_tables_of_settings_are_up_to_date(tool: ModuleType) -> None:
     page = (tool.REFERENCE / "settings.md").read_text(encoding="utf-8")
     assert page == tool.settings_page(page), OUT_OF_DATE
-
-
-def test_every_setting_is_in_one_group(tool: ModuleType) -> None:
-    grouped = [name for names in tool.GROUPS.values() for name in names]
-    assert sorted(grouped) == sorted(RunSpec.model_fields)
 
 
 def test_a_command_shows_its_options_with_defaults_and_its_aliases(tool: ModuleType) -> None:
