@@ -27,7 +27,7 @@ class GPT(nn.Module):
         x = self.wte(idx) + self.wpe(torch.arange(idx.size(1), device=idx.device))
         mask = nn.Transformer.generate_square_subsequent_mask(idx.size(1), device=idx.device)
         logits = self.lm_head(self.h(x, mask=mask, is_causal=True))
-        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1))
 
 
 max_iters, eval_interval, eval_iters = 30, 10, 4
@@ -45,10 +45,8 @@ def get_batch(split):
     # recreate np.memmap every batch to avoid a memory leak
     data = np.memmap(data_dir / f"{split}.bin", dtype=np.uint16, mode="r")
     ix = torch.randint(len(data) - block_size, (batch_size,))
-    x = torch.stack([torch.from_numpy(data[i : i + block_size].astype(np.int64)) for i in ix])
-    y = torch.stack(
-        [torch.from_numpy(data[i + 1 : i + 1 + block_size].astype(np.int64)) for i in ix]
-    )
+    rows = np.stack([data[i : i + block_size + 1].astype(np.int64) for i in ix])
+    x, y = torch.from_numpy(rows[:, :-1]), torch.from_numpy(rows[:, 1:])
     return x.to(device), y.to(device)
 
 

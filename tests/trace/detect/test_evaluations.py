@@ -252,30 +252,6 @@ def test_a_loader_that_is_read_one_batch_ahead_leaves_one_row(loop: Loop, inside
     assert loop.sheet.lasted_ms == ([17, 10] if inside else [10])
 
 
-def test_a_batch_after_which_a_test_is_broken_off_is_not_tested(loop: Loop) -> None:
-    loop.train(1)
-    loop.iterate(TEST, length=9)
-    for _ in range(3):
-        loop.fetch(1, TEST, samples=4)
-        loop.predict(2)
-    loop.fetch(1, TEST, samples=4)
-    loop.drop(TEST)
-    loop.train(1, OTHER_LOADER)
-    [evaluation] = loop.sheet.of("test")
-    assert (evaluation.steps, evaluation.samples) == (3, 12)
-
-
-def test_where_batches_do_not_tell_their_samples_the_calls_do(loop: Loop) -> None:
-    loop.train(1)
-    with loop.iterating(TEST):
-        for samples in (8, 8, 5):
-            loop.fetch(1, TEST, samples=None)
-            loop.call(2, grad=False, training=False, samples=samples)
-            loop.call(1, TEACHER, grad=False, training=False, samples=samples)
-    [evaluation] = loop.sheet.of("test")
-    assert evaluation.samples == 21
-
-
 def test_a_prediction_after_a_test_that_skipped_a_batch_is_none_of_it(loop: Loop) -> None:
     loop.train(1)
     with loop.iterating(TEST):
@@ -287,15 +263,6 @@ def test_a_prediction_after_a_test_that_skipped_a_batch_is_none_of_it(loop: Loop
     loop.predict(20)
     first, second = loop.sheet.of("test")
     assert (first.total_s, second.total_s) == (pytest.approx(0.008), pytest.approx(0.02))
-
-
-def test_a_test_of_one_batch_that_is_read_ahead_has_its_samples(loop: Loop) -> None:
-    loop.train(1)
-    with loop.iterating(TEST):
-        loop.fetch(1, TEST, samples=4)
-    loop.call(2, grad=False, training=False, samples=None)
-    [evaluation] = loop.sheet.of("test")
-    assert evaluation.samples == 4
 
 
 @pytest.mark.parametrize("detail", ["full", "off"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_loop import MODEL, EventByEvent, Loop
+from simulated_loop import MODEL, OTHER_LOADER, TEACHER, TEST, EventByEvent, Loop
 
 from stepscope.meter.step_rows import epoch_values
 from stepscope.trace import event_buffer as e
@@ -61,15 +61,6 @@ def test_where_neither_batches_nor_calls_tell_nothing_is_known(
     assert loss == 2.0, "the mean over steps, where there are no samples to weigh them by"
 
 
-def test_a_test_whose_samples_nobody_tells_has_none(loop: Loop) -> None:
-    loop.train(2)
-    with loop.iterating(2):
-        loop.fetch(loader=2, samples=None)
-        loop.call(grad=False, training=False, samples=None)
-    [test] = loop.sheet.of("test")
-    assert (test.steps, test.samples_known) == (1, None)
-
-
 # loaders that are read one batch ahead
 
 
@@ -122,42 +113,67 @@ def test_an_epoch_that_is_not_read_ahead_is_not_taken_for_one_that_was(loop: Loo
     assert loop.sheet.samples == [*before, 8, 8, 5]
 
 
-# tests without a loader
+# tests
 
 DECODER = 17
+LEARN_WITH_TWO = f"call 1 {MODEL} samples=32, learn {DECODER} samples=32, "
+EVAL = "grad=False training=False"
+
+# What a loop does, the samples of its test, and the batches.
+TESTS = {
+    "samples that nobody tells are unknown": (
+        f"train 2, iterate {TEST}, fetch 1 {TEST} samples=None, call 2 {EVAL} samples=None, "
+        f"exhaust 1 {TEST}",
+        (None, 1),
+    ),
+    "where batches do not tell, the calls do": (
+        f"train 1, iterate {TEST}, "
+        + "".join(
+            f"fetch 1 {TEST} samples=None, call 2 {EVAL} samples={samples}, "
+            f"call 1 {TEACHER} {EVAL} samples={samples}, "
+            for samples in (8, 8, 5)
+        )
+        + f"exhaust 1 {TEST}",
+        (21, 3),
+    ),
+    "a batch that is read ahead tells": (
+        f"train 1, iterate {TEST}, fetch 1 {TEST} samples=4, exhaust 1 {TEST}, "
+        f"call 2 {EVAL} samples=None",
+        (4, 1),
+    ),
+    "a batch after which the test is broken off is not tested": (
+        f"train 1, iterate {TEST} length=9, "
+        + f"fetch 1 {TEST} samples=4, predict 2, " * 3
+        + f"fetch 1 {TEST} samples=4, drop {TEST}, train 1 {OTHER_LOADER}",
+        (12, 3),
+    ),
+    "of two modules one counts, although the other is called word by word": (
+        LEARN_WITH_TWO * 3
+        + "".join(
+            f"call 2 {MODEL} {EVAL} samples={samples}, "
+            + f"call 2 {DECODER} {EVAL} samples={samples}, " * 5
+            for samples in (20, 20, 7)
+        )
+        + LEARN_WITH_TWO,
+        (47, 3),
+    ),
+    "of two modules the one counts that counts in training": (
+        f"{LEARN_WITH_TWO}call 2 {DECODER} {EVAL} samples=64, "
+        f"call 2 {MODEL} {EVAL} samples=16, {LEARN_WITH_TWO}",
+        (16, 1),
+    ),
+    "a module that does not tell leaves that to the other": (
+        LEARN_WITH_TWO
+        + f"call 2 {MODEL} {EVAL} samples=None, call 2 {DECODER} {EVAL} samples=16, " * 2
+        + LEARN_WITH_TWO,
+        (32, 2),
+    ),
+}
 
 
-def learn_with_two(loop: Loop) -> None:
-    loop.call(1, module=MODEL, samples=32)
-    loop.learn(DECODER, samples=32)
-
-
-def test_a_test_through_two_modules_counts_its_samples_once(loop: Loop) -> None:
-    for _ in range(3):
-        learn_with_two(loop)
-    for samples in (20, 20, 7):
-        loop.call(module=MODEL, grad=False, training=False, samples=samples)
-        for _ in range(5):  # word by word
-            loop.call(module=DECODER, grad=False, training=False, samples=samples)
-    learn_with_two(loop)
+@pytest.mark.parametrize("name", TESTS)
+def test_a_test_has_the_samples_that_its_model_was_called_with(loop: Loop, name: str) -> None:
+    script, expected = TESTS[name]
+    loop.play(script)
     [test] = loop.sheet.of("test")
-    assert (test.samples_known, test.steps) == (47, 3)
-
-
-def test_the_module_that_counts_in_training_counts_in_a_test(loop: Loop) -> None:
-    learn_with_two(loop)
-    loop.call(module=DECODER, grad=False, training=False, samples=64)
-    loop.call(module=MODEL, grad=False, training=False, samples=16)
-    learn_with_two(loop)
-    [test] = loop.sheet.of("test")
-    assert (test.samples_known, test.steps) == (16, 1)
-
-
-def test_a_module_that_does_not_tell_its_samples_leaves_that_to_the_other(loop: Loop) -> None:
-    learn_with_two(loop)
-    for _ in range(2):
-        loop.call(module=MODEL, grad=False, training=False, samples=None)
-        loop.call(module=DECODER, grad=False, training=False, samples=16)
-    learn_with_two(loop)
-    [test] = loop.sheet.of("test")
-    assert (test.samples_known, test.steps) == (32, 2)
+    assert (test.samples_known, test.steps) == expected
