@@ -60,10 +60,10 @@ def test_a_run_within_the_rules_breaks_none_and_says_what_is_not_known():
     ("changed", "said"),
     [
         ({"augment": "crop-flip"}, "no augmentation"),
-        ({"optimizer": "adam"}, "SGD alone"),
+        ({"optimizer": "adam"}, "SGD only"),
         ({"epochs": 30}, "fewer than 30 epochs"),
         ({"weights": "somewhere"}, "no pre-trained weights"),
-        ({"seed": None}, "there is no seed"),
+        ({"seed": None}, "seed is missing"),
     ],
 )
 def test_a_broken_rule_is_named(changed, said):

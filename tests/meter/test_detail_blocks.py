@@ -24,11 +24,11 @@ def blocks_in(steps: int) -> list[tuple[int, int]]:
     return found
 
 
-def test_a_run_of_two_thousand_steps_has_none() -> None:
+def test_a_run_of_two_thousand_steps_has_none():
     assert blocks_in(FIRST_AFTER_STEPS) == []
 
 
-def test_blocks_are_short_and_far_apart() -> None:
+def test_blocks_are_short_and_far_apart():
     found = blocks_in(20_000)
     assert len(found) > 20
     assert {end - begin for begin, end in found} == {BLOCK_STEPS}
@@ -36,7 +36,7 @@ def test_blocks_are_short_and_far_apart() -> None:
     assert BLOCK_EVERY_STEPS[0] <= min(gaps) < max(gaps) <= BLOCK_EVERY_STEPS[1]
 
 
-def test_the_programs_own_random_numbers_are_left_alone() -> None:
+def test_the_programs_own_random_numbers_are_left_alone():
     random.seed(7)
     before = random.getstate()
     blocks_in(10_000)

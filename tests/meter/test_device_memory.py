@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +42,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return said
 
 
-def test_the_context_is_what_the_driver_counts_beyond_torchs_part(cuda: dict[str, Any]) -> None:
+def test_the_context_is_what_the_driver_counts_beyond_torchs_part(cuda):
     memory = CudaMemory(torch.device("cuda"), BEFORE)
     cuda["own"] = 850 * MIB
     assert memory.context().bytes == 250 * MIB
@@ -51,9 +50,7 @@ def test_the_context_is_what_the_driver_counts_beyond_torchs_part(cuda: dict[str
     assert (memory.reserved_bytes(), memory.peak_reserved_bytes()) == (600 * MIB, 700 * MIB)
 
 
-def test_where_the_driver_does_not_tell_others_are_counted_in_and_that_is_said(
-    cuda: dict[str, Any],
-) -> None:
+def test_where_the_driver_does_not_tell_others_are_counted_in_and_that_is_said(cuda):
     memory = CudaMemory(torch.device("cuda"), BEFORE)
     context = memory.context()
     assert context.bytes == 400 * MIB
@@ -61,9 +58,7 @@ def test_where_the_driver_does_not_tell_others_are_counted_in_and_that_is_said(
     assert memory.limit_bytes() == 8192 * MIB
 
 
-def test_on_a_board_the_context_is_what_the_machine_has_less(
-    cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_board_the_context_is_what_the_machine_has_less(cuda, monkeypatch):
     cuda["get_device_properties"].is_integrated = 1
     now = HostMemory(available_bytes=2900 * MIB, resident_bytes=500 * MIB)
     monkeypatch.setattr("stepscope.meter.device_memory.host_memory", lambda: now)
@@ -74,7 +69,7 @@ def test_on_a_board_the_context_is_what_the_machine_has_less(
     assert memory.limit_bytes() == 8192 * MIB
 
 
-def test_an_apple_gpu_keeps_the_most_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_apple_gpu_keeps_the_most_that_was_seen(monkeypatch):
     sizes = iter((5, 9, 7, 3))
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: next(sizes))
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 100)
@@ -84,20 +79,18 @@ def test_an_apple_gpu_keeps_the_most_that_was_seen(monkeypatch: pytest.MonkeyPat
     assert (memory.unified, memory.context().bytes, memory.limit_bytes()) == (True, 0, 100)
 
 
-def test_an_apple_gpu_has_all_memory_where_torch_cannot_ask_what_is_recommended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_apple_gpu_has_all_memory_where_torch_cannot_ask_what_is_recommended(monkeypatch):
     monkeypatch.delattr(torch.mps, "recommended_max_memory")
     assert MpsMemory().limit_bytes() == host.memory_bytes()
 
 
-def test_a_cpu_has_no_pool_beside_the_hosts() -> None:
+def test_a_cpu_has_no_pool_beside_the_hosts():
     assert device_memory_of(torch.device("cpu"), host_memory()) is None
     assert isinstance(device_memory_of(torch.device("cuda:1"), BEFORE), CudaMemory)
     assert isinstance(device_memory_of(torch.device("mps"), BEFORE), MpsMemory)
 
 
-def test_while_a_run_goes_on_only_what_is_reserved_is_asked_for() -> None:
+def test_while_a_run_goes_on_only_what_is_reserved_is_asked_for():
     memory = ScriptedMemory()
     pool = DevicePool(memory)
     memory.asked.clear()
@@ -108,14 +101,14 @@ def test_while_a_run_goes_on_only_what_is_reserved_is_asked_for() -> None:
     assert pool.at_end() == {"peak_bytes": 375 * MIB, "context_bytes": 310 * MIB}
 
 
-def test_a_context_that_is_a_difference_does_not_grow_by_loader_workers() -> None:
+def test_a_context_that_is_a_difference_does_not_grow_by_loader_workers():
     board = ScriptedMemory(unified=True, how="calibrated")
     pool = DevicePool(board)
     board.context_bytes += 500 * MIB  # the machine has less: there are workers now
     assert pool.at_end() == {"peak_bytes": 365 * MIB, "context_bytes": 300 * MIB}
 
 
-def test_a_device_that_has_failed_keeps_the_context_that_was_found_before() -> None:
+def test_a_device_that_has_failed_keeps_the_context_that_was_found_before():
     memory = ScriptedMemory()
     pool = DevicePool(memory)
     memory.failed = True
@@ -150,15 +143,11 @@ def gpu_with(*processes: tuple[int, int | None], refuses: bool = False) -> Gpu:
         (gpu_with(refuses=True), "12-34", None),
     ],
 )
-def test_the_driver_tells_what_a_process_holds_or_nothing(
-    gpu: Gpu, uuid: str, used: int | None
-) -> None:
+def test_the_driver_tells_what_a_process_holds_or_nothing(gpu, uuid, used):
     assert gpu_processes.used_bytes(uuid, 8, [gpu]) == used
 
 
-def test_a_traced_script_tells_what_it_holds_of_its_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_traced_script_tells_what_it_holds_of_its_device(tmp_path, monkeypatch):
     scripted = ScriptedMemory()
     monkeypatch.setattr(tracer, "device_memory_of", lambda device, before: scripted)
     (tmp_path / "steps.csv").write_text("")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from machine_trees import LAPTOP, Tree, write_tree
-from stepscope_command import Stepscope
 
 from stepscope.records.run_reader import load_run
 
@@ -60,9 +59,7 @@ def counts(domain: dict[str, Any], count_j: float) -> float:
     return joules / count_j
 
 
-def test_a_run_tells_its_joules_by_domain_and_a_counter_that_goes_is_an_event(
-    stepscope: Stepscope, tiny: tuple[object, ...], laptop: Path
-) -> None:
+def test_a_run_tells_joules_by_domain_and_a_counter_that_goes_is_an_event(stepscope, tiny, laptop):
     def trains() -> bool:
         return any(len(file.read_text().splitlines()) > 2 for file in files())
 
@@ -88,9 +85,7 @@ def test_a_run_tells_its_joules_by_domain_and_a_counter_that_goes_is_an_event(
     assert any(run.telemetry["power_w"])
 
 
-def test_energy_off_reads_no_sensor_and_says_so(
-    stepscope: Stepscope, tiny: tuple[object, ...], laptop: Path
-) -> None:
+def test_energy_off_reads_no_sensor_and_says_so(stepscope, tiny, laptop):
     environment = {"STEPSCOPE_SYSTEM_ROOT": str(laptop)}
     done = stepscope("run", *tiny, "--max-steps", 1, "--energy", "off", "--json", env=environment)
     assert done.code == 0, done.err
@@ -102,7 +97,7 @@ def test_energy_off_reads_no_sensor_and_says_so(
     assert not any(event["event"].startswith("energy") for event in run.events)
 
 
-def test_a_traced_script_has_its_joules_too(stepscope: Stepscope, laptop: Path) -> None:
+def test_a_traced_script_has_its_joules_too(stepscope, laptop):
     script = stepscope.folder / "script.py"
     script.write_text(
         "import torch\n"

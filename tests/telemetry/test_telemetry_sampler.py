@@ -107,9 +107,7 @@ def has_pss(sampler: Sampler) -> bool:
 
 
 @pytest.mark.usefixtures("_pss_is_costly")
-def test_the_proportional_size_is_read_again_when_memory_has_grown_and_after_a_minute(
-    sampler: Sampler, holder: Holder, time: Time
-) -> None:
+def test_the_proportional_size_is_read_again_after_growth_and_after_a_minute(sampler, holder, time):
     assert has_pss(sampler)
     time.pass_s(2)
     assert not has_pss(sampler)
@@ -126,9 +124,7 @@ def test_the_proportional_size_is_read_again_when_memory_has_grown_and_after_a_m
     assert has_pss(sampler), "after a minute, whatever it costs"
 
 
-def test_a_sample_that_is_cheap_is_taken_twice_a_second_and_a_costly_one_once(
-    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_that_is_cheap_is_taken_twice_a_second_and_a_costly_one_once(sampler, monkeypatch):
     monkeypatch.setattr(telemetry_sampler, "MOST_SHARE", 1e9)
     sampler.sample()
     assert sampler.pause_s == 0.5
@@ -138,7 +134,7 @@ def test_a_sample_that_is_cheap_is_taken_twice_a_second_and_a_costly_one_once(
 
 
 @pytest.mark.usefixtures("_pss_is_costly")
-def test_the_last_sample_has_every_size(sampler: Sampler, holder: Holder, time: Time) -> None:
+def test_the_last_sample_has_every_size(sampler, holder, time):
     holder.hold(1, "worker")
     assert has_pss(sampler)
     time.pass_s(0.1)
@@ -149,9 +145,7 @@ def test_the_last_sample_has_every_size(sampler: Sampler, holder: Holder, time: 
 
 
 @pytest.mark.usefixtures("_pss_is_costly")
-def test_workers_are_weighed_once_a_second_however_costly(
-    sampler: Sampler, holder: Holder, time: Time
-) -> None:
+def test_workers_are_weighed_once_a_second_however_costly(sampler, holder, time):
     holder.hold(20 * MIB, "worker")
     assert has_pss(sampler)
     assert sampler.others_bytes > 20 * MIB
@@ -165,7 +159,7 @@ def test_workers_are_weighed_once_a_second_however_costly(
     assert sampler.peak_others_bytes > 30 * MIB
 
 
-def test_workers_that_have_ended_hold_nothing(sampler: Sampler, holder: Holder, time: Time) -> None:
+def test_workers_that_have_ended_hold_nothing(sampler, holder, time):
     holder.hold(20 * MIB, "worker")
     sampler.sample()
     holder.hold(1)
@@ -176,12 +170,12 @@ def test_workers_that_have_ended_hold_nothing(sampler: Sampler, holder: Holder, 
     assert sampler.others_bytes < MIB
 
 
-def test_a_process_that_has_ended_is_sampled_no_more(sampler: Sampler, holder: Holder) -> None:
+def test_a_process_that_has_ended_is_sampled_no_more(sampler, holder):
     holder.process.communicate()
     assert sampler.sample() is None
 
 
-def test_a_process_may_be_named_like_a_size() -> None:
+def test_a_process_may_be_named_like_a_size():
     code = "open('/proc/self/comm', 'w').write('VmHWM: 7 kB'); print(flush=True); input()"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
@@ -193,7 +187,7 @@ def test_a_process_may_be_named_like_a_size() -> None:
     assert (reading.peak_rss_bytes or 0) >= reading.rss_bytes > MIB
 
 
-def test_the_sizes_of_a_tree_are_those_that_psutil_tells(holder: Holder) -> None:
+def test_the_sizes_of_a_tree_are_those_that_psutil_tells(holder):
     holder.hold(50 * MIB, "worker")
     reading = read_tree(psutil.Process(holder.process.pid))
     assert reading is not None
@@ -206,9 +200,7 @@ def test_the_sizes_of_a_tree_are_those_that_psutil_tells(holder: Holder) -> None
     assert sized.swap_bytes == pytest.approx(main.swap + worker.swap, abs=MIB)
 
 
-def test_a_process_that_ends_before_any_sample_has_the_peak_that_it_reported(
-    tmp_path: Path,
-) -> None:
+def test_a_process_that_ends_before_any_sample_has_the_peak_that_it_reported(tmp_path):
     file = tmp_path / schema.TELEMETRY
     file.touch()
     with CsvLog(file) as log:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine_trees import JETSON_NANO, LAPTOP, VIRTUAL_MACHINE, Tree, thermal_zones, write_tree
+from machine_trees import JETSON_NANO, LAPTOP, VIRTUAL_MACHINE, thermal_zones, write_tree
 
 from stepscope.hardware.gpu import DeviceFigures
 from stepscope.hardware.thermal import find_zones
@@ -62,7 +62,7 @@ def nano(tmp_path: Path) -> Machine:
     return Machine(write_tree(JETSON_NANO, tmp_path))
 
 
-def test_a_clock_that_falls_under_load_is_an_event_with_an_end(nano: Machine) -> None:
+def test_a_clock_that_falls_under_load_is_an_event_with_an_end(nano):
     nano.run([(FULL_KHZ, 1.0)] * 4 + [(LOW_KHZ, 1.0)] * 4 + [(FULL_KHZ, 1.0)] * 4)
     assert nano.events == [
         {
@@ -88,20 +88,18 @@ def test_a_clock_that_falls_under_load_is_an_event_with_an_end(nano: Machine) ->
         ),
     ],
 )
-def test_a_clock_that_falls_for_another_reason_is_no_throttling(
-    nano: Machine, loads: list[tuple[int, float]]
-) -> None:
+def test_a_clock_that_falls_for_another_reason_is_no_throttling(nano, loads):
     nano.run(loads)
     assert nano.events == []
 
 
-def test_a_clock_that_recovers_for_a_moment_is_one_event(nano: Machine) -> None:
+def test_a_clock_that_recovers_for_a_moment_is_one_event(nano):
     fallen = [(LOW_KHZ, 1.0)] * 3
     nano.run([(FULL_KHZ, 1.0)] * 3 + fallen + [(FULL_KHZ, 1.0)] + fallen)
     assert [event["event"] for event in nano.events] == ["throttling"]
 
 
-def test_a_clock_that_more_busy_cpus_share_is_held_against_theirs(nano: Machine) -> None:
+def test_a_clock_that_more_busy_cpus_share_is_held_against_theirs(nano):
     nano.run([(4_700_000, 1.0)] * 4 + [(3_200_000, 4.0)] * 6)
     assert nano.events == []
     nano.run([(2_000_000, 4.0)] * 4, begin_s=10)
@@ -109,7 +107,7 @@ def test_a_clock_that_more_busy_cpus_share_is_held_against_theirs(nano: Machine)
     assert (event["time_s"], event["from"], event["to"]) == (10.0, 3200.0, 2000.0)
 
 
-def test_heat_at_a_trip_point_is_an_event_that_says_from_what_to_what(tmp_path: Path) -> None:
+def test_heat_at_a_trip_point_is_an_event_that_says_from_what_to_what(tmp_path):
     machine = Machine(write_tree(JETSON_NANO, tmp_path))
     machine.trip("CPU-therm", "passive", 70.0)
     for time_s, celsius in enumerate((45.0, 60.0, 69.5, 71.0, 60.0, 60.0, 60.0)):
@@ -128,7 +126,7 @@ def test_heat_at_a_trip_point_is_an_event_that_says_from_what_to_what(tmp_path: 
     assert (ended["event"], ended["lasted_s"]) == ("throttling_ended", 2.0)
 
 
-def test_a_zone_is_held_against_its_own_trip_point(nano: Machine) -> None:
+def test_a_zone_is_held_against_its_own_trip_point(nano):
     nano.trip("GPU-therm", "passive", 60.0)
     nano.check(0.0, CPU_therm=75.0, GPU_therm=50.0)
     assert nano.events == []
@@ -138,9 +136,7 @@ def test_a_zone_is_held_against_its_own_trip_point(nano: Machine) -> None:
 
 
 @pytest.mark.parametrize(("kind", "trip_c"), [("active", 60.0), ("passive", 20.8), ("hot", -274.0)])
-def test_a_trip_point_that_slows_nothing_down_is_none(
-    kind: str, trip_c: float, nano: Machine
-) -> None:
+def test_a_trip_point_that_slows_nothing_down_is_none(kind, trip_c, nano):
     nano.trip("CPU-therm", kind, trip_c)
     nano.check(0.0, CPU_therm=75.0)
     assert nano.events == []
@@ -149,7 +145,7 @@ def test_a_trip_point_that_slows_nothing_down_is_none(
     assert event["limit"] == 90.0
 
 
-def test_two_processors_are_two_zones_though_of_one_type(tmp_path: Path) -> None:
+def test_two_processors_are_two_zones_though_of_one_type(tmp_path):
     tree = replace(VIRTUAL_MACHINE, files={**VIRTUAL_MACHINE.files, **thermal_zones(x86_pkg=50.0)})
     root = write_tree(tree, tmp_path)
     second = root / "sys/class/thermal/thermal_zone1"
@@ -162,7 +158,7 @@ def test_two_processors_are_two_zones_though_of_one_type(tmp_path: Path) -> None
     assert (event["what"], event["to"], event["limit"]) == ("temperature", 95.0, 90.0)
 
 
-def test_the_processors_own_count_of_throttling_is_an_event_when_it_grows(tmp_path: Path) -> None:
+def test_the_processors_own_count_of_throttling_is_an_event_when_it_grows(tmp_path):
     machine = Machine(write_tree(LAPTOP, tmp_path))
     count = machine.root / ("sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count")
     machine.check(0.0)
@@ -174,7 +170,7 @@ def test_the_processors_own_count_of_throttling_is_an_event_when_it_grows(tmp_pa
     assert ended["lasted_s"] == 1.0
 
 
-def test_a_device_that_is_held_back_says_by_what(nano: Machine) -> None:
+def test_a_device_that_is_held_back_says_by_what(nano):
     held = DeviceFigures(99.0, 900.0, 83.0, ("heat (driver)", "power cap"), index=1)
     for time_s, device in enumerate((held, COOL, COOL, COOL)):
         nano.watch.check(float(time_s), 1.0, {}, device)
@@ -182,7 +178,7 @@ def test_a_device_that_is_held_back_says_by_what(nano: Machine) -> None:
     assert nano.events[0]["reasons"] == "heat (driver), power cap (GPU 1)"
 
 
-def test_a_limit_that_is_lowered_is_an_event_and_an_unreadable_file_is_none(nano: Machine) -> None:
+def test_a_limit_that_is_lowered_is_an_event_and_an_unreadable_file_is_none(nano):
     nano.check(0.0)
     nano.clocks("scaling_max_freq", 918_000)
     nano.check(1.0)
@@ -197,7 +193,7 @@ def test_a_limit_that_is_lowered_is_an_event_and_an_unreadable_file_is_none(nano
     assert nano.events == [event]
 
 
-def test_the_figures_of_a_board_are_its_hottest_zone_and_its_gpu(nano: Machine) -> None:
+def test_the_figures_of_a_board_are_its_hottest_zone_and_its_gpu(nano):
     load = nano.root / "sys/devices/gpu.0/load"
     load.parent.mkdir(parents=True)
     load.write_text("734\n")
@@ -218,9 +214,7 @@ def test_the_figures_of_a_board_are_its_hottest_zone_and_its_gpu(nano: Machine) 
     ],
     ids=lambda each: getattr(each, "name", ""),
 )
-def test_what_can_be_watched_is_recorded_at_the_first_check(
-    tree: Tree, watched: list[str], tmp_path: Path
-) -> None:
+def test_what_can_be_watched_is_recorded_at_the_first_check(tree, watched, tmp_path):
     machine = Machine(write_tree(tree, tmp_path))
     around = Surroundings(machine.root, machine.record, lambda: None)
     figures = around.read(0.0, 0.0)

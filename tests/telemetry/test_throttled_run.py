@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from threading import Thread
 
-import pytest
 from machine_trees import JETSON_NANO, write_tree
 from polling import wait_until
-from stepscope_command import Stepscope
 
 from stepscope.records.run_reader import load_run
 
@@ -18,9 +15,7 @@ OFTEN = ("READ_EVERY_S", "_SAMPLE_EVERY_S", "_SAMPLE_SLOWLY_EVERY_S")
 SLOW = ("--samples", 320, "--batch-size", 32, "--pipeline-delay-ms", 1, "--epochs", 3)
 
 
-def test_steps_are_marked_from_when_the_clock_limit_falls(
-    stepscope: Stepscope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_are_marked_from_when_the_clock_limit_falls(stepscope, tmp_path, monkeypatch):
     root, latest = write_tree(JETSON_NANO, tmp_path), stepscope.folder / "runs/latest"
     for name in OFTEN:
         monkeypatch.setattr(f"stepscope.telemetry.telemetry_sampler.{name}", 0.05)

@@ -90,8 +90,8 @@ def check_widths(design: AcceleratorDesign, widths: Widths) -> None:
     """Raise RequestError if the array is narrower than these widths."""
     if (widths.c or 1) > design.widest_c or (widths.m or 1) > design.widest_m:
         raise RequestError(
-            f"spatial: wanted at most {design.widest_m}x{design.widest_c} (M x C), which is what "
-            f"{design.name} has, found {widths.m}x{widths.c}."
+            f"spatial: wanted at most {design.widest_m}x{design.widest_c} (M x C), the array of "
+            f"{design.name}; found {widths.m}x{widths.c}."
         )
 
 
@@ -208,7 +208,7 @@ def _blocks(
     if len(c) * len(p) > _MOST_SPLITS:
         raise RequestError(
             f"layer: its loops can be split in {len(c) * len(p):,} ways, and at most "
-            f"{_MOST_SPLITS:,} are searched. Choose smaller bounds, or such with fewer divisors."
+            f"{_MOST_SPLITS:,} are searched. Choose smaller bounds, or bounds with fewer divisors."
         )
     rows = max(1, _AT_ONCE // len(p))
     for begin in range(0, len(c), rows):

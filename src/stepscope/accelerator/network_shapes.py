@@ -111,7 +111,7 @@ def shapes_of(model: nn.Module, sample_shape: Sequence[int], name: str) -> Netwo
         if layer is not None:
             layers.append(NamedLayer(where, kind, layer))
         elif any(parameter.dim() > 1 for parameter in module.parameters(recurse=False)):
-            not_estimated.append(f"{where} ({kind}) has weights that this model does not map")
+            not_estimated.append(f"{where} ({kind}) has weights, but its kind is not estimated")
         else:
             free[kind] += 1
         kept = sum(size for block, size in around if block in watch.residual)

@@ -70,23 +70,21 @@ def check_rules(spec: RecordedSpec, chosen_by: str | None, design: str) -> RuleC
     """
     broken, unknown = [], []
     if spec.get("augment", "none") != "none":
-        broken.append(f"no augmentation: the run had {spec['augment']}")
+        broken.append(f"no augmentation: the run used {spec['augment']}")
     if spec.get("optimizer", "sgd") != "sgd":
-        broken.append(f"SGD alone: the run had {spec['optimizer']}")
+        broken.append(f"SGD only: the run used {spec['optimizer']}")
     epochs = spec.get("epochs")
     if isinstance(epochs, int) and epochs >= MOST_EPOCHS:
         broken.append(f"fewer than {MOST_EPOCHS} epochs: the run had {epochs}")
     if spec.get("weights") is not None:
-        broken.append(f"no pre-trained weights: the run began from {spec['weights']}")
+        broken.append(f"no pre-trained weights: the run started from {spec['weights']}")
     if design != DESIGN:
-        broken.append(f"the given design, {DESIGN}: the estimate is of {design}")
+        broken.append(f"the given design, {DESIGN}: the estimate used {design}")
     for name in ("seed", "lr", "momentum", "weight_decay", "batch_size", "epochs", "optimizer"):
         if spec.get(name) is None:
-            broken.append(f"seed and hyper-parameters are recorded: there is no {name}")
+            broken.append(f"seed and hyper-parameters are recorded: {name} is missing")
     if chosen_by == "test":
-        broken.append("no choice by the test set: this one was made by it")
+        broken.append("no choice by the test set: it chose these settings")
     elif chosen_by is None:
-        unknown.append(
-            "whether any choice was made by the test set: the record is of one run alone"
-        )
+        unknown.append("whether the test set chose the settings: the record has one run only")
     return RuleCheck(broken, unknown)

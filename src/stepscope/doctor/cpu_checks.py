@@ -73,26 +73,15 @@ def _load(root: Path) -> MachineCheck:
 
 def _busiest(most: int = 3) -> list[tuple[str, float]]:
     """Return the busiest processes, with the CPUs that each takes."""
-    before = _cpu_times()
-    begun = time.monotonic()
+    list(psutil.process_iter(["cpu_percent"]))  # psutil measures from this call to the next
     time.sleep(_WATCHED_S)
-    after, seconds = _cpu_times(), time.monotonic() - begun
     taken = [
-        (name, (cpu_s - before[key][1]) / seconds)
-        for key, (name, cpu_s) in after.items()
-        if key in before and key != os.getpid()
+        (process.info["name"] or "?", (process.info["cpu_percent"] or 0.0) / 100)
+        for process in psutil.process_iter(["name", "cpu_percent"])
+        if process.pid != os.getpid()
     ]
     busy = sorted(taken, key=lambda each: each[1], reverse=True)
     return [(name, cpus) for name, cpus in busy[:most] if cpus >= 0.05]
-
-
-def _cpu_times() -> dict[int, tuple[str, float]]:
-    found = {}
-    for process in psutil.process_iter(["name", "cpu_times"]):
-        used = process.info["cpu_times"]
-        if used is not None:
-            found[process.pid] = (process.info["name"] or "?", used.user + used.system)
-    return found
 
 
 def _temperature(root: Path) -> MachineCheck:

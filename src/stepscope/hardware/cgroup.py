@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from stepscope.errors import MachineError
-from stepscope.hardware.procfs import first_line_of, is_there, lines_of, matching
+from stepscope.hardware.procfs import is_there, lines_of, matching, read_integer, read_text
 
 _MOUNT = Path("/sys/fs/cgroup")
 _PREFIX = "stepscope-"
@@ -92,10 +92,8 @@ def cpu_quota() -> float | None:
 
 def _quota_of(folder: Path) -> float | None:
     """Read the quota of one group: `max 100000` or, in version 1, two files with -1."""
-    quota, _, period = (first_line_of(folder / "cpu.max") or "").partition(" ")
-    if not quota:
-        quota = first_line_of(folder / "cpu.cfs_quota_us") or ""
-        period = first_line_of(folder / "cpu.cfs_period_us") or ""
+    v1 = [read_text(folder / f"cpu.cfs_{name}_us").value or "" for name in ("quota", "period")]
+    quota, _, period = (read_text(folder / "cpu.max").value or " ".join(v1)).partition(" ")
     known = quota.isdecimal() and period.isdecimal() and int(period) > 0
     return int(quota) / int(period) if known else None
 
@@ -103,20 +101,20 @@ def _quota_of(folder: Path) -> float | None:
 def limit_of(folder: Path) -> int | None:
     """Return the memory limit of one group, if it has one."""
     for name in ("memory.max", "memory.limit_in_bytes"):
-        text = first_line_of(folder / name) or ""
-        if text.isdecimal() and int(text) < _NO_LIMIT_BYTES:
-            return int(text)
+        limit = read_integer(folder / name).value
+        if limit is not None and limit < _NO_LIMIT_BYTES:
+            return limit
     return None
 
 
 def used_of(folder: Path) -> int | None:
     """Return the memory of a group, without file pages, which the kernel drops if needed."""
     for name, of_all in (("memory.current", ""), ("memory.usage_in_bytes", "total_")):
-        text = first_line_of(folder / name) or ""
-        if text.isdecimal():
+        used = read_integer(folder / name).value
+        if used is not None:
             pages = dict(line.split(" ", 1) for line in lines_of(folder / "memory.stat"))
             files = (int(pages.get(f"{of_all}{kind}_file", 0)) for kind in ("active", "inactive"))
-            return max(0, int(text) - sum(files))
+            return max(0, used - sum(files))
     return None
 
 
@@ -183,8 +181,8 @@ def _make_below(parent: Path, limit_bytes: int) -> ControlGroup:
     try:
         if version_2:
             _write(group.folder / "memory.max", limit_bytes)
-            _write(group.folder / "memory.swap.max", 0, where_it_exists=True)
-            _write(group.folder / "memory.oom.group", 0, where_it_exists=True)
+            for name in ("memory.swap.max", "memory.oom.group"):
+                _write(group.folder / name, 0, where_it_exists=True)
         else:
             _write(group.folder / "memory.limit_in_bytes", limit_bytes)
             # Memory plus swap; may not be below the memory limit.

@@ -179,9 +179,9 @@ def caches_beyond_reach(path: Path, cold_share: float | None) -> list[str]:
     if medium is not None and medium.kind == "memory":
         found.append(f"all of it: the data is in memory ({medium.file_system})")
     elif medium is not None and medium.kind == "network":
-        found.append(f"the file server's ({medium.file_system})")
+        found.append(f"the file server's cache ({medium.file_system})")
     else:
-        found.append("the drive's own")
+        found.append("the drive's cache")
     if is_virtual(Path("/")):
-        found.append("the hypervisor's: this is a virtual machine")
+        found.append("the hypervisor's cache: this is a virtual machine")
     return found

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.hardware.procfs import first_line_of
+from stepscope.hardware.procfs import read_text
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 
@@ -114,7 +114,7 @@ def _open(system_call: int, event: Event) -> tuple[int, int]:
 def explain(fault: int) -> str:
     """Return the meaning of an error on opening a counter, and a remedy."""
     if fault in (errno.EACCES, errno.EPERM):
-        level = first_line_of(_PARANOID) or "unknown"
+        level = read_text(_PARANOID).value or "unknown"
         return (
             f"perf events are not permitted (perf_event_paranoid is {level}, or a container "
             "forbids them). As root: sysctl kernel.perf_event_paranoid=2"

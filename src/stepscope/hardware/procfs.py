@@ -105,11 +105,6 @@ def lines_of(file: Path) -> list[str]:
     return bytes_of(file).decode("utf-8", "replace").splitlines()
 
 
-def first_line_of(file: Path) -> str | None:
-    """Return its first line, if any."""
-    return next(iter(lines_of(file)), None)
-
-
 def sizes_in(file: Path | str) -> dict[str, int]:
     """Return the sizes in a process's `status`, or in `meminfo`, by name, in bytes."""
     sizes = {}

@@ -283,7 +283,7 @@ def _prefetch(spec: RunSpec, batch_bytes: int, *, copied: bool) -> Item:
 
 def _dataset(spec: RunSpec, dataset: DataSet) -> Item:
     if spec.source == "synthetic":
-        return Item(0, "counted", "one batch, used again and again")
+        return Item(0, "counted", "one batch, reused for every step")
     downloaded = is_store_url(spec.source) and spec.access == "download"
     if spec.source != "memory" and not downloaded:
         return Item(0, "counted", "read sample by sample")

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -34,29 +33,6 @@ class HostMemory:
 
     available_bytes: int
     resident_bytes: int
-
-
-class DeviceMemory(Protocol):
-    """The memory of a device. Only the first two methods may wait for the device."""
-
-    def context(self) -> Context:
-        """Return what driver and libraries hold now; it grows with the operations used."""
-
-    def reset(self) -> None:
-        """Release what the allocator only caches, and reset the peak."""
-
-    def reserved_bytes(self) -> int:
-        """Return what the allocator holds now, in use or cached."""
-
-    def peak_reserved_bytes(self) -> int:
-        """Return the peak of `reserved_bytes`."""
-
-    def limit_bytes(self) -> int:
-        """Return the most that this process can have of the device, context included."""
-
-    @property
-    def unified(self) -> bool:
-        """Whether it is also the host's memory."""
 
 
 def host_memory() -> HostMemory:
@@ -98,12 +74,12 @@ class CudaMemory:
         return Context(max(0, total_bytes - free_bytes - reserved_bytes), "measured", note)
 
     def reset(self) -> None:
-        """Empty the cache, which waits for the device."""
+        """Release what the allocator only caches, which waits, and reset the peak."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def reserved_bytes(self) -> int:
-        """Return the allocator's count, which is on the host."""
+        """Return what the allocator holds now, in use or cached; its count is on the host."""
         return torch.cuda.memory_reserved(self.device)
 
     def peak_reserved_bytes(self) -> int:
@@ -155,13 +131,15 @@ class MpsMemory:
         return host.memory_bytes() if recommended is None else int(recommended())
 
 
+# Of these methods, only `context` and `reset` may wait for the device.
+DeviceMemory = CudaMemory | MpsMemory
+
+
 def device_memory_of(device: torch.device, before: HostMemory) -> DeviceMemory | None:
     """Return the memory of a device; None for the CPU, whose memory is the host's."""
-    known: dict[str, Callable[[], DeviceMemory]] = {
-        "cuda": lambda: CudaMemory(device, before),
-        "mps": MpsMemory,
-    }
-    return known[device.type]() if device.type in known else None
+    if device.type == "cuda":
+        return CudaMemory(device, before)
+    return MpsMemory() if device.type == "mps" else None
 
 
 @dataclass
