@@ -17,6 +17,7 @@ from stepscope.report.charts.chart import Chart, evenly
 from stepscope.report.charts.vega_lite import Drawn, to_vega_lite
 from stepscope.report.palette import INKS
 from stepscope.report.terminal.table_style import FigureList
+from stepscope.units import format_range
 
 _ON_PAPER_ONLY = ("$schema", "title", "background", "config", "width", "data")
 _DIGITS = 6  # finer than a screen
@@ -29,7 +30,7 @@ def for_page(chart: Chart) -> Drawn:
     whole = to_vega_lite(chart)
     values = [
         {
-            name: _short(value)
+            name: float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
             for name, value in mark.items()
             if value not in (None, "") and value is not False
         }
@@ -48,10 +49,6 @@ def _inked(part: Any) -> Any:
     if isinstance(part, list):
         return [_inked(each) for each in part]
     return "currentColor" if part in INKS else part
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 
 def in_words(chart: Chart) -> str:
@@ -77,16 +74,15 @@ def as_figures(chart: Chart) -> FigureList:
     cells: dict[tuple[str, float | str], dict[str, str]] = {}
     for mark in chart.marks:
         shown = _number(mark.y)
-        low, high = mark.low, mark.high
-        if chart.kind != "waterfall" and low is not None and high is not None and low != high:
-            shown += f" ({_number(low)} to {_number(high)})"
+        if chart.kind != "waterfall" and mark.low != mark.high:
+            shown += f" ({format_range(mark.low, mark.high, _number)})"
         cells.setdefault((mark.panel, mark.x), {})[mark.series] = shown
     places = evenly(list(cells), _MOST_ROWS)
     rows = []
     for panel, x in places:
         where = x if isinstance(x, str) else _number(x)
-        named = f"{panel}, {where}" if panel else where
-        rows.append([named, *(cells[panel, x].get(title, "") for title in titles)])
+        values = (cells[panel, x].get(title, "") for title in titles)
+        rows.append([f"{panel}, {where}" if panel else where, *values])
     note = f"{len(places)} of {len(cells)}" if len(places) < len(cells) else ""
     columns = [chart.x or "name", *(title or chart.y for title in titles)]
     return FigureList(chart.title, columns, rows, note)

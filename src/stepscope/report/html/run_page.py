@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from stepscope.analyze.findings import Finding
 from stepscope.analyze.phase_shares import dropped_note
 from stepscope.analyze.run_summary import figures_so_far, flat_environment
 from stepscope.analyze.verdict import verdict_on
 from stepscope.records.run_reader import Run
-from stepscope.records.types import EnergyFigures, PhaseEnergy, Summary
+from stepscope.records.types import EnergyFigures, Summary
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.html.page_content import Document
 from stepscope.report.terminal.run_tables import about_throttling, epoch_figures
@@ -27,13 +27,7 @@ from stepscope.units import (
     format_share,
 )
 
-_TIMES: dict[str, Literal["median_s", "p95_s", "p99_s", "mean_s", "total_s"]] = {
-    "median": "median_s",
-    "p95": "p95_s",
-    "p99": "p99_s",
-    "mean": "mean_s",
-    "total": "total_s",
-}
+_TIMES = ("median", "p95", "p99", "mean", "total")
 _MOST_EVENTS = 200
 _SHOWN_ELSEWHERE = ("energy_sensors", "energy_idle")  # shown in the table of energy
 
@@ -77,18 +71,16 @@ def about(run: Run) -> str:
 
 
 def _phase_figures(figures: Summary) -> FigureList:
-    phases = figures.get("phases") or {}
-    known = {
-        column: key
-        for column, key in _TIMES.items()
-        if all(key in each for each in phases.values())
-    }
-    forms = {key: duration_format(each[key] for each in phases.values()) for key in known.values()}
-    rows = [
-        [name, format_share(each["share"]), *(form(each[key]) for key, form in forms.items())]
-        for name, each in phases.items()
-    ]
-    return FigureList("Phases of a step", ["phase", "share", *known], rows, dropped_note(figures))
+    phases: Mapping[str, Mapping[str, Any]] = figures.get("phases") or {}
+    rows = [[name, format_share(each["share"])] for name, each in phases.items()]
+    columns = ["phase", "share"]
+    for column in _TIMES:
+        times_s: list[Any] = [each.get(f"{column}_s") for each in phases.values()]
+        if None not in times_s:  # a run in progress has only means
+            columns.append(column)
+            form = duration_format(times_s)
+            rows = [[*row, form(time_s)] for row, time_s in zip(rows, times_s, strict=True)]
+    return FigureList("Phases of a step", columns, rows, dropped_note(figures))
 
 
 def _key_figures(figures: Summary) -> FigureList:
@@ -122,25 +114,23 @@ def _key_figures(figures: Summary) -> FigureList:
 def _energy_figures(energy: EnergyFigures) -> FigureList:
     """Return a table of the joules by run, domain, phase and epoch."""
     rows: list[list[str]] = []
-
-    def add(name: str, joules: float, sensor: str, phases: dict[str, PhaseEnergy] | None) -> None:
-        rows.append([name, format_joules(joules), "measured", "", sensor])
-        for phase, found in (phases or {}).items():
+    if energy["joules"] is not None:
+        rows.append(["total", format_joules(energy["joules"]), "measured", "", ""])
+        for phase, found in (energy.get("phases") or {}).items():
             if found["joules"] is not None:
                 low, high = found["interval"] or (None, None)
                 interval = format_range(low, high, format_joules)
                 spent = format_joules(found["joules"])
-                rows.append([f"{name}: {phase}", spent, str(found["how"]), interval, ""])
-
-    if energy["joules"] is not None:
-        add("total", energy["joules"], "", energy.get("phases"))
+                rows.append([f"total: {phase}", spent, str(found["how"]), interval, ""])
     for name, domain in energy["domains"].items():
         period_s = domain["period_s"]
         every = "" if period_s is None else f", every {format_duration(period_s)}"
-        add(name, domain["joules"], domain["sensor"] + every, None)
+        spent = format_joules(domain["joules"])
+        rows.append([name, spent, "measured", "", domain["sensor"] + every])
     for epoch in energy.get("epochs", ()):
         if epoch["joules"] is not None:
-            add(f"epoch {epoch['epoch']}, {epoch['split']}", epoch["joules"], "", None)
+            name = f"epoch {epoch['epoch']}, {epoch['split']}"
+            rows.append([name, format_joules(epoch["joules"]), "measured", "", ""])
     notes = []
     if energy["covers"]:
         notes.append(f"the total covers {', '.join(energy['covers'])}")

@@ -41,7 +41,7 @@ def print_comparison(console: Console, found: Comparison) -> None:
     """Print throughput and verdicts, the other figures, warnings, and the answer."""
     sides = [found.baseline, *(each.figures for each in found.others)]
     _print_rows(console, _totals(sides), ("runs", "step", "peak memory", "test accuracy"))
-    _print_rows(console, _phases(sides), schema.PHASES)
+    _print_rows(console, [*map(_phases, sides)], schema.PHASES)
     _print_rows(console, _throughput(found), ("samples/s", "ratio", "95 % interval", "verdict"))
     for line in _lines(found):
         print_prose(console, printable(line))
@@ -107,13 +107,10 @@ def _rate(figures: ComparedFigures) -> str:
     return f"{rate['median']:,.0f}" if rate["median"] >= 1000 else f"{rate['median']:.4g}"
 
 
-def _phases(sides: list[ComparedFigures]) -> _Rows:
-    rows = []
-    for side in sides:
-        phases = side["phases"] or {}
-        shares = [format_known(phases.get(phase), format_share) for phase in schema.PHASES]
-        rows.append([side["name"], *shares])
-    return rows
+def _phases(side: ComparedFigures) -> list[str]:
+    phases = side["phases"] or {}
+    shares = (format_known(phases.get(phase), format_share) for phase in schema.PHASES)
+    return [side["name"], *shares]
 
 
 def _totals(sides: list[ComparedFigures]) -> _Rows:
