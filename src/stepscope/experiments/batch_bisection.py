@@ -120,10 +120,15 @@ def next_batch(question: Question, trials: Sequence[BatchTrial]) -> int | None:
         return _below(question, high, len(trials))
     a_little_more = max(_next_round(low.batch_size), round_batch(int(low.batch_size * _WORTH_MORE)))
     up = min(question.most, a_little_more)
-    sample_bytes = _sample_bytes(question, trials)
-    if low.batch_size >= question.most or _has_no_room(question, low, up, sample_bytes):
+    if low.batch_size >= question.most:
         return None
-    guess = _guess(question, low, sample_bytes)
+    guess, sample_bytes = low.batch_size * 2, _sample_bytes(question, trials)
+    if sample_bytes is not None and low.peak_memory_bytes is not None:
+        expected = low.peak_memory_bytes + sample_bytes * (up - low.batch_size)
+        if expected > NEAR * question.limit_bytes:
+            return None
+        room = AIM * question.limit_bytes - low.peak_memory_bytes
+        guess = low.batch_size + int(room / sample_bytes)
     if high is None:
         return min(question.most, max(up, round_batch(guess)))
     gap = high.batch_size - low.batch_size
@@ -158,20 +163,6 @@ def _below(question: Question, high: BatchTrial, tried: int) -> int | None:
         guesses = (taken.batch_at(aim_bytes), question.line.batch_at(aim_bytes))
         guess = min(*guesses, high.batch_size * 3 // 4)
     return round_batch(guess)
-
-
-def _guess(question: Question, low: BatchTrial, sample_bytes: float | None) -> int:
-    if sample_bytes is None or low.peak_memory_bytes is None:
-        return low.batch_size * 2
-    room = AIM * question.limit_bytes - low.peak_memory_bytes
-    return low.batch_size + int(room / sample_bytes)
-
-
-def _has_no_room(question: Question, low: BatchTrial, up: int, sample_bytes: float | None) -> bool:
-    if sample_bytes is None or low.peak_memory_bytes is None:
-        return False
-    expected = low.peak_memory_bytes + sample_bytes * (up - low.batch_size)
-    return expected > NEAR * question.limit_bytes
 
 
 def _sample_bytes(question: Question, trials: Sequence[BatchTrial]) -> float | None:

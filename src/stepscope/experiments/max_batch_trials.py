@@ -32,12 +32,7 @@ from stepscope.experiments.trial import try_out
 from stepscope.experiments.workload import training_samples_of
 from stepscope.hardware import host
 from stepscope.memory_forecast.memory_bill import Limit, host_limit
-from stepscope.records.types import (
-    BatchSettings,
-    BatchTrialRecord,
-    MaxBatchAnswer,
-    MemoryForecast,
-)
+from stepscope.records.types import BatchSettings, BatchTrialRecord, MaxBatchAnswer, MemoryForecast
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.ask_process import forecast

@@ -11,15 +11,7 @@ from stepscope.analyze.sweep_summary import mean_step, rate_interval
 from stepscope.experiments.worker_candidates import Candidate, Setup
 from stepscope.experiments.workload import ScriptWorkload
 from stepscope.records.types import StepFigures, TrialMetrics, WorkerCandidate, WorkersAnswer
-from stepscope.stats import (
-    SLOWER,
-    Ratio,
-    interval_of,
-    known_mean,
-    ratio_of_rounds,
-    tie,
-    verdict,
-)
+from stepscope.stats import SLOWER, Ratio, interval_of, known_mean, ratio_of_rounds, tie, verdict
 
 MOST_SLOWDOWN = 0.03  # a smaller loss of throughput than this does not count
 
@@ -97,8 +89,11 @@ class Board:
             to_best = self.ratio(best, candidate)
             standing = tie(to_best, MOST_SLOWDOWN)
             if candidate == best:
+                smaller = [each for each in self.playing if each.size < best.size]
+                ties = [tie(self.ratio(best, each), MOST_SLOWDOWN) for each in smaller]
+                decided = all(each == "worse" for each in ties)
                 why = "it is the fastest, and no smaller number is as fast"
-                return Pick(candidate, best, to_best, self._is_settled(candidate), why)
+                return Pick(candidate, best, to_best, decided, why)
             if standing == "tied":
                 why = "it is at most 3 % slower than the fastest (95 % interval)"
                 return Pick(candidate, best, to_best, True, why)
@@ -110,11 +105,6 @@ class Board:
                 why = "it came within 3 % of the fastest, and noise hides the difference"
                 return Pick(candidate, best, to_best, False, why)
         raise AssertionError("the best is one of those playing")
-
-    def _is_settled(self, best: Candidate) -> bool:
-        """Return whether every smaller number is out or proven worse."""
-        smaller = [each for each in self.playing if each.size < best.size]
-        return all(tie(self.ratio(best, each), MOST_SLOWDOWN) == "worse" for each in smaller)
 
     def drop_losers(self) -> None:
         """Drop the candidates that are proven worse and, of many left, the slower half."""
@@ -227,13 +217,18 @@ class WorkerRecommendation:
         rates = self.board.rates(candidate) if seen else []
         peaks = [peak for figures in seen if (peak := figures.get("peak_memory_bytes"))]
         to_best = self.board.ratio(self.pick.best, candidate) if seen else None
+        standing = tie(to_best, MOST_SLOWDOWN)
+        is_picked = candidate in (
+            self.pick.best,
+            self.pick.candidate if self.pick.decided else None,
+        )
         steady = mean_step(figures["steady"] for figures in seen)
         starts = [figures.get("loader_start_s") for figures in seen]
         return {
             "workers": candidate.workers,
             "threads": candidate.threads,
             "samples_per_s": rate_interval(interval_of(rates) if rates else None),
-            "tied_with_best": died is None and self._is_tied(candidate, to_best),
+            "tied_with_best": died is None and (is_picked or standing == "tied"),
             "to_best": None if to_best is None else to_best.ratio,
             "rounds": len(seen),
             "wait_share": self.board.wait_share(candidate) if seen else None,
@@ -245,8 +240,3 @@ class WorkerRecommendation:
             "memory_bytes": max(peaks, default=None),
             "reason": died,
         }
-
-    def _is_tied(self, candidate: Candidate, to_best: Ratio | None) -> bool:
-        if candidate == self.pick.best or (candidate == self.pick.candidate and self.pick.decided):
-            return True
-        return tie(to_best, MOST_SLOWDOWN) == "tied"

@@ -116,13 +116,21 @@ class WorkerSearch:
 
     def _try(self, number: int, candidate: Candidate) -> None:
         trial = self._make(candidate, self.setup.choosing.steps, number)
-        reason = why_no_result(trial)
-        self._take_warnings(trial)
-        if reason is None:
-            self.board.note(candidate, number, trial.metrics)
-            self._learn_sizes(candidate, trial)
-        else:
+        if trial.run is not None:
+            said = warnings_of(run_reader.load_run(self.bench.folder.path / trial.run))
+            warnings = dict.fromkeys([*self.setup.warnings, *said])
+            self.setup = replace(self.setup, warnings=tuple(warnings))
+        if (reason := why_no_result(trial)) is not None:
             self.board.died[candidate] = reason
+            return
+        self.board.note(candidate, number, trial.metrics)
+        # The memory of the training and of a worker bounds larger numbers.
+        bounds, seen = self.setup.bounds, trial.metrics
+        if candidate.workers == 0 and seen.get("peak_memory_bytes"):
+            bounds = replace(bounds, alone_bytes=seen["peak_memory_bytes"])
+        if worker_bytes := seen.get("worker_bytes"):
+            bounds = replace(bounds, worker_bytes=max(bounds.worker_bytes or 0, worker_bytes))
+        self.setup = replace(self.setup, bounds=bounds)
 
     def _make(self, candidate: Candidate, steps: int, number: int) -> Trial:
         [trial] = self.bench.have([self.setup.values(candidate, steps)], number)
@@ -131,22 +139,6 @@ class WorkerSearch:
             limit_s = max(_LEAST_LIMIT_S, _TIMES_THE_FIRST * wall_s)
             self.bench = replace(self.bench, time_limit_s=limit_s)
         return trial
-
-    def _take_warnings(self, trial: Trial) -> None:
-        """Keep each warning about a script's loader once."""
-        if trial.run is not None:
-            said = warnings_of(run_reader.load_run(self.bench.folder.path / trial.run))
-            kept = dict.fromkeys([*self.setup.warnings, *said])
-            self.setup = replace(self.setup, warnings=tuple(kept))
-
-    def _learn_sizes(self, candidate: Candidate, trial: Trial) -> None:
-        """Keep the memory of the training and of a worker, to bound larger numbers."""
-        bounds, seen = self.setup.bounds, trial.metrics
-        if candidate.workers == 0 and seen.get("peak_memory_bytes"):
-            bounds = replace(bounds, alone_bytes=seen["peak_memory_bytes"])
-        if worker_bytes := seen.get("worker_bytes"):
-            bounds = replace(bounds, worker_bytes=max(bounds.worker_bytes or 0, worker_bytes))
-        self.setup = replace(self.setup, bounds=bounds)
 
     def _verified(self) -> tuple[Pick, Ratio | None]:
         """Pick and verify; if the pick dies in the verification, pick again."""

@@ -57,6 +57,17 @@ def training_samples_of(spec: RunSpec) -> int:
     return dataset_of(spec).count("train", spec.samples) - spec.validation
 
 
+def lack_of_room(spec: RunSpec) -> MachineError | None:
+    """Refuse a spec that could only fail; return an error if memory or disk is too small."""
+    try:
+        preflight.check(spec)
+    except MissingExtraError:
+        raise
+    except MachineError as error:
+        return error
+    return None
+
+
 @dataclass(frozen=True)
 class TrialRequest:
     """How to run one trial; a built-in training is forked from the `fork_server`, if any."""
@@ -103,22 +114,13 @@ class TrainingWorkload:
         check_requirements(spec.require, system_root())
         if self.mode == "load":
             preflight.require_one_process(spec, "loading without training")
-        try:
-            preflight.check(spec)
-        except MissingExtraError:
-            raise
-        except MachineError:
-            return
+        lack_of_room(spec)
 
     def run(self, values: Mapping[str, SettingValue], trial_request: TrialRequest) -> Outcome:
         """Train, or only load, in a child process."""
         spec = self.spec(values)
-        try:
-            preflight.check(spec)
-        except MissingExtraError:
-            raise
-        except MachineError as error:  # too little memory or disk is a result
-            return Outcome(schema.FAILED, str(error), error.exit_code)
+        if (lacking := lack_of_room(spec)) is not None:
+            return Outcome(schema.FAILED, str(lacking), lacking.exit_code)
         kind = "run" if self.mode == "train" else "load"
         asked = spec.model_dump(mode="json")
         made = run_folder.create_at(trial_request.path, spec.run_name, kind, asked, self.choice)
@@ -166,8 +168,8 @@ class ScriptWorkload:
                 continue
             least = 1 if name in ("batch_size", "prefetch") else 0
             is_switch = name in ("pin_memory", "persistent_workers")
-            fits = isinstance(value, bool) if is_switch else _is_count(value, least)
-            if not fits:
+            is_count = type(value) is int and value >= least
+            if not (isinstance(value, bool) if is_switch else is_count):
                 wanted = "true or false" if is_switch else f"a whole number of {least} or more"
                 raise RequestError(f"over: {name} wants {wanted}, found {value!r}.")
 
@@ -205,7 +207,3 @@ def workload_of(info: WorkloadRecord) -> Workload:
             "resumed. Start it again, with the secret in an environment variable."
         )
     return ScriptWorkload(request)
-
-
-def _is_count(value: SettingValue, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -255,9 +255,7 @@ def test_the_report_of_a_search_shows_accuracy_against_what_it_costs(search):
 
 
 def test_where_the_chosen_one_cannot_be_tested_the_answer_is_no(search):
-    with pytest.raises(
-        search_run.NothingFound, match="design could be tested: it died"
-    ) as ended:
+    with pytest.raises(search_run.NothingFound, match="design could be tested: it died") as ended:
         search(written={"dies_tested": True})
     recorded = load_sweep(ended.value.folder)
     assert recorded.info["status"] == schema.FAILED

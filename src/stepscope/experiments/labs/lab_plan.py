@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stepscope.data.object_store.store_url import Address, is_store_url, parse_address
-from stepscope.errors import DataError, MachineError, MissingExtraError, RequestError
+from stepscope.errors import DataError, RequestError
 from stepscope.experiments.labs.lab_sheet import Setting, Sheet
-from stepscope.experiments.workload import dataset_of
+from stepscope.experiments.workload import dataset_of, lack_of_room
 from stepscope.records.types import LabPlanRecord, MissingPart, SettingValue
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
-from stepscope.supervisor import preflight
 from stepscope.units import format_count
 
 _BUILT_IN = "shapes"
@@ -188,13 +187,9 @@ def _dashed(setting: str) -> str:
 def _no_data(spec: RunSpec) -> str | None:
     """Return why the data of a spec is not available, or None."""
     try:
-        preflight.check(spec)
+        lack_of_room(spec)
     except DataError as error:
         return str(error)
-    except MissingExtraError:
-        raise
-    except MachineError:
-        pass  # too little memory or disk is a result of the trial
     return None
 
 

@@ -14,20 +14,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
-from stepscope.errors import Interrupted, RequestError, nearest
+from stepscope.analyze.scaling import scaling_of
+from stepscope.errors import AnswerIsNo, Interrupted, RequestError, nearest
+from stepscope.experiments import scale_trials
 from stepscope.experiments.labs import lab_answers
 from stepscope.experiments.labs.board_protocol import missing_of_protocol
-from stepscope.experiments.labs.command_labs import scaling_lab, workers_lab
 from stepscope.experiments.labs.lab_plan import LabRequest, Plan, make_plan
 from stepscope.experiments.labs.lab_sheet import Sheet, read_sheet, sheet_names
-from stepscope.experiments.labs.lab_trials import (
-    LabResult,
-    LabRow,
-    SettingTrials,
-    try_settings,
-)
+from stepscope.experiments.labs.lab_trials import LabResult, LabRow, SettingTrials, try_settings
 from stepscope.experiments.sweep_run import SweepListener, working_in
-from stepscope.experiments.workload import dataset_of
+from stepscope.experiments.worker_trials import find_workers
+from stepscope.experiments.workload import TrainingWorkload, dataset_of
 from stepscope.models import registry
 from stepscope.records import schema
 from stepscope.records.run_folder import RecordFolder, make_latest_folder, read_record
@@ -39,9 +36,11 @@ from stepscope.records.types import (
     NetworkCounts,
     SecondEpochAnswer,
     SettingValue,
+    WorkersAnswer,
 )
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import resolve_request, with_changes
+from stepscope.units import format_count
 
 
 class LabFolder(RecordFolder[LabRecord]):
@@ -196,3 +195,65 @@ def count_for(spec: RunSpec) -> NetworkCounts:
     dataset = dataset_of(spec)
     built = registry.build(spec.model, classes=dataset.classes, norm=spec.norm)
     return count_network(built, dataset.shape, spec.model, dataset.tokens)
+
+
+# --- The labs that answer what `stepscope workers` and `stepscope scale` answer
+
+
+def workers_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
+    """Find and verify the number of workers, in as many rounds as that takes."""
+    try:
+        found = find_workers(TrainingWorkload(plan.base), listener, out=folder, name="workers")
+    except AnswerIsNo as error:
+        return LabResult(f"No answer: {error}", holds=False)
+    rows: list[LabRow] = []
+    for each in found["candidates"]:
+        rate, threads = each["samples_per_s"], each["threads"]
+        tried = each["workers"] if threads is None else f"{each['workers']}, threads {threads}"
+        rates = {"samples_per_s": rate["median"]}
+        rates |= {"samples_per_s_low": rate["low"], "samples_per_s_high": rate["high"]}
+        tied = "yes" if each["tied_with_best"] else "no"
+        rows.append({**cast(LabRow, each), **rates, "tried": tried, "tied": tied})
+    return LabResult(_workers_sentence(found), rows=rows, extras={"workers": found})
+
+
+def _workers_sentence(found: WorkersAnswer) -> str:
+    advice = format_count(found["recommended"], "worker")
+    if found["recommended_threads"] is not None:
+        advice += f" with {found['recommended_threads']} compute threads"
+    current, verified = format_count(found["current"], "worker"), found["verified"]
+    if verified["ratio"] is None:
+        check = f"Not verified: {verified['reason']}"
+    else:
+        check = f"Verified: {verified['ratio']:.2f} times the throughput of {current}"
+        if verified["low"] is not None:
+            rounds = f"in {verified['rounds']} rounds"
+            check += f" ({verified['low']:.2f} to {verified['high']:.2f} {rounds})"
+        check += f", {verified['verdict']}"
+    return (
+        f"{'Use' if found['decided'] else 'Undecided; so far, use'} {advice}: {found['why']}. "
+        f"{check}. With {current} the training is bound by {found['bound_by']}: "
+        f"{found['bound_by_why']}."
+    )
+
+
+def scaling_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
+    """Measure the sheet's numbers of processes, with strong and weak scaling."""
+    request = scale_trials.ScaleRequest(
+        {**plan.base, "out": str(folder), "name": "trials"},
+        tuple({int(str(setting.values["processes"])) for setting in plan.settings}),
+        plan.repeats,
+    )
+    try:
+        found = scaling_of(scale_trials.start(request, listener))
+    except AnswerIsNo as error:
+        return LabResult(f"No answer: {error}", holds=False)
+    answer = " ".join([found["answer"], *(f"Note: {note}." for note in found["notes"])])
+    rows: list[LabRow] = []
+    for each in found["measured"]:
+        row = {**cast(LabRow, each), "speedup_low": each["low"], "speedup_high": each["high"]}
+        row["status"] = each["reason"] or schema.COMPLETED
+        if each["processes"] == 1:
+            del row["communication_s"]
+        rows.append(row)
+    return LabResult(answer, rows=rows, extras={"scaling": found})

@@ -210,8 +210,14 @@ class _Work:
                 said = Refusal("the node was asked to stop.", MachineError.exit_code)
             if isinstance(said, Refusal):
                 yield from self._again(planned, node, said)
-            else:
-                yield planned.trial, replace(_received(said, planned, node), asked_to_stop=False)
+                continue
+            path = planned.trial_request.path
+            if said.record is not None:
+                unpack(said.record, path)
+                if said.record.left_behind:
+                    left = {"node": node.name, "files": list(said.record.left_behind)}
+                    RunFolder(path).add_event("left_behind", said.outcome.wall_s, **left)
+            yield planned.trial, replace(said.outcome, asked_to_stop=False)
 
     def _again(
         self, planned: PlannedTrial, node: Node, why: Refusal
@@ -237,14 +243,3 @@ class _Work:
         if self.under_way:
             ray.wait(list(self.under_way), num_returns=len(self.under_way), timeout=_GRACE_S)
         self.under_way.clear()
-
-
-def _received(said: Delivery, planned: PlannedTrial, node: Node) -> Outcome:
-    """Unpack a trial's record; return how the trial ended."""
-    if said.record is not None:
-        unpack(said.record, planned.trial_request.path)
-        if said.record.left_behind:
-            files = list(said.record.left_behind)
-            folder = RunFolder(planned.trial_request.path)
-            folder.add_event("left_behind", said.outcome.wall_s, node=node.name, files=files)
-    return said.outcome

@@ -112,7 +112,9 @@ def check(
 def make(task: Task) -> Delivery | Refusal:
     """Make a trial in a temporary folder, and return its record; refuse if the disk is full."""
     _enter(task.directory)
-    _forget_threads()
+    # Torch chooses the threads, unless the user set them for the node: Ray limits them later.
+    if _SET_BY_RAY not in psutil.Process().environ():
+        os.environ.pop(_SET_BY_RAY, None)
     try:
         with temporary_folder(Path(tempfile.gettempdir())) as folder:
             path = Path(folder) / task.name
@@ -129,9 +131,3 @@ def _enter(directory: str) -> None:
     """Work in the directory of the sweep, if this node has it."""
     if Path(directory).is_dir():
         os.chdir(directory)
-
-
-def _forget_threads() -> None:
-    """Let torch choose the threads: Ray limits them in the process, a user in its environment."""
-    if _SET_BY_RAY not in psutil.Process().environ():
-        os.environ.pop(_SET_BY_RAY, None)

@@ -50,11 +50,17 @@ class Space:
 
     @property
     def stems(self) -> list[str]:
-        """The stems that accept such images and leave enough pixels for two stages."""
+        """The stems that accept such images and leave enough pixels for two stages.
+
+        Space-to-depth needs sides that are whole multiples of its factor.
+        """
         return [
             stem
             for stem in _STEMS
-            if _takes(stem, self.shape) and self.most_stages(stem) >= _FEWEST_STAGES
+            if self.most_stages(stem) >= _FEWEST_STAGES
+            and not (
+                stem.startswith("s2d") and any(side % int(stem[-1]) for side in self.shape[1:])
+            )
         ]
 
     def most_stages(self, stem: str) -> int:
@@ -160,12 +166,6 @@ def suggest_design(trial: Trial, space: Space) -> EfficientDesign:
         head=trial.suggest_categorical("head", HEADS),
         dropout_percents=_dropouts(trial, stages),
     )
-
-
-def _takes(stem: str, shape: Sequence[int]) -> bool:
-    """Return whether a stem accepts images of a shape: space-to-depth needs whole squares."""
-    factor = int(stem[-1])
-    return not stem.startswith("s2d") or all(side % factor == 0 for side in shape[1:])
 
 
 def _dropouts(trial: Trial, stages: int) -> tuple[int, ...]:
