@@ -46,21 +46,13 @@ def test_two_processes_have_the_losses_and_the_accuracy_of_one(one: Run, two: Ru
         assert two.epochs[column] == pytest.approx(one.epochs[column], rel=1e-4)
 
 
-def test_every_sample_is_seen_once_an_epoch_over_both(two: Run) -> None:
-    first, second = ranks_of(two)
-    for epoch in (1, 2):
-        seen = [
-            sum(row["samples"] for row in run.steps.rows() if row["epoch"] == epoch)
-            for run in (first, second, two)
-        ]
-        assert seen == [161, 160, SAMPLES]
-
-
 def test_each_rank_has_a_whole_folder_and_closes_its_account(two: Run) -> None:
     for rank, run in enumerate(ranks_of(two)):
         assert run.status == "completed"
         assert closes(run)
         assert len(run.telemetry) > 0
+        seen = [row["samples"] for row in run.steps.rows() if row["epoch"] == 1]
+        assert sum(seen) == 161 - rank, "every sample once, by either"
         told = run.info["environment"]["distributed"]
         assert (told["rank"], told["processes"], told["share"]) == (rank, 2, 16)
         exposed, backward = run.steps["communication_s"], run.steps["backward_s"]
@@ -162,22 +154,6 @@ def test_torchrun_starts_a_killed_rank_again_from_the_checkpoint(tmp_path: Path,
     assert run.steps["loss"] == two.steps["loss"]
     assert "resume" in [event["event"] for event in ranks_of(run)[0].events]
     assert not list((tmp_path / "runs").glob(".rendezvous*"))
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (("--processes", 0), "processes"),
-        (("--processes", 33), "at most as many as there are samples in a batch, 32, found 33"),
-    ],
-)
-def test_a_number_of_processes_that_cannot_be_is_refused(
-    stepscope: Stepscope, flags: tuple[object, ...], complaint: str
-) -> None:
-    answer = stepscope("run", *SETTINGS, *flags)
-    assert answer.code == 2
-    assert complaint in answer.err
-    assert not (stepscope.folder / "runs").exists()
 
 
 def test_ranks_that_were_asked_for_different_trainings_are_refused(tmp_path: Path) -> None:

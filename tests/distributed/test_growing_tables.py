@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepscope_command import Stepscope
-from torchrun_command import ranks_of, the_run, wait_until
 
 from stepscope.records import run_folder, schema
 from stepscope.records.csv_log import keep_rows
 from stepscope.records.run_reader import load_run
 from stepscope.supervisor.rank_merge import merge_ranks
 from stepscope.supervisor.rank_tables import GrowingTables
-
-MANY_EPOCHS = ("--samples", 321, "--batch-size", 32, "--epochs", 400, "--no-evaluate")
 
 
 def step_line(epoch: int, step: int, samples: int, loss: float) -> str:
@@ -60,20 +55,14 @@ def written(run: run_folder.RunFolder) -> list[tuple[int, int, int]]:
     return [(row["epoch"], row["step"], row["samples"]) for row in load_run(run.path).steps.rows()]
 
 
-def test_a_step_is_there_when_every_rank_has_made_it(run: run_folder.RunFolder) -> None:
-    tables, without_ranks = GrowingTables(run.path, 2), GrowingTables(run.path, 3)
+def test_the_loss_of_a_step_is_weighed_by_samples(run: run_folder.RunFolder) -> None:
     append(steps_of(run, 0), step_line(1, 1, 24, 2.0), step_line(1, 2, 24, 2.0))
-    tables.update()
-    without_ranks.update()
-    assert written(run) == []
     append(steps_of(run, 1), step_line(1, 1, 8, 4.0))
-    tables.update()
-    tables.update()
+    GrowingTables(run.path, 3).update()
+    assert written(run) == [], "the third rank has no folder yet"
+    GrowingTables(run.path, 2).update()
     assert written(run) == [(1, 1, 32)]
-    assert list(load_run(run.path).steps["loss"]) == [2.5], "weighed by samples"
-    append(steps_of(run, 1), step_line(1, 2, 8, 4.0))
-    tables.update()
-    assert written(run) == [(1, 1, 32), (1, 2, 32)]
+    assert list(load_run(run.path).steps["loss"]) == [2.5]
 
 
 def test_a_line_that_is_half_written_is_taken_when_it_is_whole(run: run_folder.RunFolder) -> None:
@@ -163,29 +152,3 @@ def test_at_whatever_pace_the_end_is_what_all_ranks_made(
     assert written(run) == [(1, step, 6) for step in range(1, min(made) + 1)]
     merge_ranks(run, 3)
     assert written(run) == [(1, step, 6) for step in range(1, min(made) + 1)]
-
-
-@pytest.mark.long  # that they read while they grow is in `test_distributed_runs`
-def test_a_kill_of_everything_leaves_tables_that_read(stepscope: Stepscope) -> None:
-    started = stepscope.start("run", "--processes", 2, *MANY_EPOCHS)
-    try:
-        wait_until(lambda: len(the_run(stepscope.folder).epochs) >= 2)
-        assert the_run(stepscope.folder).status == "running"
-    finally:
-        parent = psutil.Process(started.pid)
-        all_of_it = [parent, *parent.children(recursive=True)]
-        for process in all_of_it:
-            process.kill()
-    started.communicate(timeout=30)
-    psutil.wait_procs(all_of_it, timeout=30)
-    run = the_run(stepscope.folder)
-    first, second = ranks_of(run)
-    made = len(run.steps)
-    assert run.steps.cut_lines == run.epochs.cut_lines == 0
-    assert 20 <= made <= min(len(first.steps), len(second.steps))
-    both = zip(first.steps["samples"][:made], second.steps["samples"][:made], strict=True)
-    assert run.steps["samples"] == [mine + theirs for mine, theirs in both]
-    assert run.steps["step_s"] == first.steps["step_s"][:made]
-    assert set(run.epochs["samples"]) == {321}
-    answer = stepscope("report", run.path)
-    assert answer.code == 0, answer.err

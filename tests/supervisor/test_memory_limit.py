@@ -182,13 +182,6 @@ def test_a_run_that_leaves_the_machine_little_is_ended(run, machine, left, actio
     assert (done.path / "checkpoint.pt").exists() or action == "killed"
 
 
-def test_a_run_is_not_ended_for_what_others_take(run, machine):
-    machine.update(total=2**40, available=10 * MIB)
-    done, outcome = run(memory_limit="8GiB", samples=64, batch_size=32)
-    assert outcome.exit_code == 0, outcome.reason
-    assert actions(done) == []
-
-
 WAITS_FOR_WARNING = """
 import pathlib, time
 while not any("warned" in each.read_text() for each in pathlib.Path("runs").glob("*/events.jsonl")):

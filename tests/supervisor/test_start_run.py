@@ -30,9 +30,6 @@ def test_a_run_that_only_loads_is_of_that_kind_and_completes(loaded):
     assert loaded.summary["samples_per_s"] > 0
     assert loaded.summary["absent"]["train_accuracy"].startswith("nothing was trained")
     assert loaded.summary["absent"]["memory_bill"].startswith("nothing was trained")
-
-
-def test_how_much_is_swapped_out_when_a_run_begins_is_recorded(loaded):
     environment = loaded.info["environment"]
     assert 0 <= environment["swap_used_bytes"] <= environment["swap_bytes"]
 

@@ -1,25 +1,43 @@
-"""A look at the layers in the middle of a run changes nothing but the rows that say so."""
+"""A look at layers or counters in the middle of a run changes only the rows that say so."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from software_events import SOFTWARE
 from user_networks import BLOCKS, same_weights
 
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.experiments.trial import SilentListener
+from stepscope.hardware.perf_events import Counters, open_counters
+from stepscope.meter.counter_window import CounterWindow
+from stepscope.meter.step_meter import StepMeter
+from stepscope.meter.step_rows import BACKWARD, DATA, FORWARD, OPTIMIZER, EpochTiming
+from stepscope.processes import training_session
+from stepscope.records import schema
+from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
-from stepscope.records.run_reader import load_run
+from stepscope.records.run_reader import Run, load_run
+from stepscope.records.types import TrainingResult
 from stepscope.report.terminal.run_tables import print_run
-from stepscope.settings.load_settings import validate
-from stepscope.supervisor.start_run import resume, start
+from stepscope.settings import RunSpec
+from stepscope.supervisor.start_run import resume
 from stepscope.train.epoch_plan import plan_stages
-from stepscope.train.profile_window import place_window
+from stepscope.train.profile_window import (
+    InsideView,
+    ProfilePosition,
+    place_window,
+    seen_inside,
+)
 
 
 def looked_at(run):
@@ -107,28 +125,6 @@ def test_a_run_may_go_on_with_a_look_that_was_not_asked_for_before(train):
 # --- what comes of it -----------------------------------------------------------------------------
 
 
-def test_the_layers_are_in_the_summary_and_on_the_terminal(tmp_path):
-    asked = {"samples": 192, "batch_size": 32, "epochs": 1, "threads": 1, "layers": 3}
-    path, outcome = start(validate({**asked, "out": str(tmp_path)}), SilentListener())
-    assert outcome.exit_code == 0, outcome.reason
-    run = load_run(path)
-    layers = run.summary["layers"]
-    assert "layers" not in run.summary["absent"]
-    by_name = {layer["name"]: layer for layer in layers}
-    assert by_name["features.3"]["kind"] == "Conv2d"
-    assert by_name["features.3"]["multiply_adds"] == 32 * 240_000
-    taken = [layer["forward_s"] + layer["backward_s"] for layer in layers]
-    assert taken == sorted(taken, reverse=True)
-    assert sum(taken) < max(run.steps["step_s"])
-    console = Console(file=io.StringIO(), width=80)
-    print_run(console, run)
-    text = console.file.getvalue()
-    rows = [line.split() for line in text.splitlines() if "Conv2d" in line]
-    assert sorted(row[0] for row in rows) == ["features.0", "features.3"]
-    assert "7.7 M" in text
-    assert "the largest 10 of 15, means of 3 steps with hooks\n" in text
-
-
 def summed_up(train, **settings):
     """Train without a parent, and write down what a parent would."""
     result = {}
@@ -139,12 +135,30 @@ def summed_up(train, **settings):
     return load_run(run.path)
 
 
-def test_fewer_steps_than_were_asked_for_are_said_to_be_fewer(train):
+def printed(run):
+    console = Console(file=io.StringIO(), width=80)
+    print_run(console, run)
+    return console.file.getvalue()
+
+
+def test_the_layers_are_in_the_summary_and_on_the_terminal(train):
     run = summed_up(train, samples=192, layers=100)
     assert len(looked_at(run)) == 4
-    console = Console(file=io.StringIO(), width=200)
-    print_run(console, run)
-    assert "means of 4 steps with hooks; 100 were asked for" in console.file.getvalue()
+    layers = run.summary["layers"]
+    assert "layers" not in run.summary["absent"]
+    by_name = {layer["name"]: layer for layer in layers}
+    assert by_name["features.3"]["kind"] == "Conv2d"
+    assert by_name["features.3"]["multiply_adds"] == 32 * 240_000
+    taken = [layer["forward_s"] + layer["backward_s"] for layer in layers]
+    assert taken == sorted(taken, reverse=True)
+    assert sum(taken) < max(run.steps["step_s"])
+    text = printed(run)
+    rows = [line.split() for line in text.splitlines() if "Conv2d" in line]
+    assert sorted(row[0] for row in rows) == ["features.0", "features.3"]
+    assert "7.7 M" in text
+    assert "the largest 10 of 15, mean of 4 steps timed with hooks; 100 were requested" in text
+    as_asked = summed_up(train, samples=192, layers=3)
+    assert "the largest 10 of 15, means of 3 steps with hooks\n" in printed(as_asked)
 
 
 def test_a_run_without_room_or_without_a_wish_says_why_there_are_no_layers(train):
@@ -184,3 +198,83 @@ def test_what_was_seen_before_a_stop_is_kept_when_the_run_goes_on(train):
     (stopped.path / "run.json").write_text(json.dumps(info))
     resume(stopped.path, SilentListener())
     assert load_run(stopped.path).summary["layers"] == seen
+
+
+# --- counters -------------------------------------------------------------------------------------
+
+ASKED = RunSpec(counters=3)
+PHASES = (DATA, FORWARD, BACKWARD, OPTIMIZER)
+
+
+def look(path: Path, counters: Counters, place: ProfilePosition, steps: int) -> InsideView:
+    """Go through an epoch as the loop does, with a view of the counters."""
+    file = path / schema.STEPS
+    file.write_text(",".join(schema.STEP_COLUMNS) + "\n")
+    with CsvLog(file) as log:
+        meter = StepMeter(log, 0)
+        view = InsideView(place, CounterWindow(counters.read, meter), meter, schema.COUNTERS)
+        switch_after = view.begin(1, 0)
+        meter.open_epoch(EpochTiming(1))
+        meter.loader_started()
+        for step in range(1, steps + 1):
+            for phase in PHASES:
+                meter.lap(phase)
+            meter.end_step(step, 8, None)
+            if step == switch_after:
+                switch_after = view.switch(step)
+        view.end(steps)
+        meter.close_epoch()
+    return view
+
+
+@pytest.fixture
+def counters() -> Counters:
+    opened = open_counters(SOFTWARE)
+    if opened.absent:
+        pytest.skip(f"no software events here: {opened.absent}")
+    return opened
+
+
+def test_the_steps_with_counters_are_marked_and_counted_by_phase(
+    tmp_path: Path, counters: Counters
+) -> None:
+    view = look(tmp_path, counters, ProfilePosition(1, 2, 4), steps=6)
+    lines = (tmp_path / schema.STEPS).read_text().splitlines()[1:]
+    at = schema.STEP_COLUMNS.index("detail")
+    details = [line.split(",")[at] for line in lines]
+    assert details == ["full", "counters", "counters", "counters", "full", "full"]
+    seen = seen_inside(view, ASKED, counters)
+    assert seen["absent"] == {}
+    assert seen["counters"]["steps"] == 3
+    phases = seen["counters"]["phases"]
+    assert set(phases) == {"data", "forward", "backward", "optimizer"}
+    assert all(phase["task_clock_ns"] > 0 for phase in phases.values())
+    counters.close()
+
+
+def test_a_run_without_room_for_a_look_says_so(tmp_path: Path, counters: Counters) -> None:
+    view = look(tmp_path, counters, ProfilePosition(), steps=2)
+    seen = seen_inside(view, ASKED, counters)
+    assert list(seen) == ["absent"]
+    assert "3 steps or more" in seen["absent"]["counters"]
+    counters.close()
+
+
+def test_counters_that_cannot_be_opened_say_why_once(tmp_path: Path, counters: Counters) -> None:
+    none = Counters({}, {"cycles": "a virtual machine", "instructions": "a virtual machine"})
+    view = look(tmp_path, counters, ProfilePosition(), steps=2)
+    replaced = replace(view, detail=schema.LAYERS)  # the layers, of which nobody asked
+    assert seen_inside(replaced, ASKED, none) == {"absent": {"counters": "a virtual machine"}}
+    counters.close()
+
+
+def test_a_run_lets_go_of_its_counters(
+    train: Callable[..., Run], counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_session, "open_counters", lambda events: counters)
+    result: TrainingResult = {}
+    train(epochs=1, evaluate=False, counters=2, result=result)
+    assert result["counters"]["phases"]
+    for descriptor in counters.descriptors.values():
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)

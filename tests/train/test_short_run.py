@@ -49,14 +49,11 @@ def test_an_epoch_keeps_what_workers_keep_ready_but_two_full_batches_and_its_las
     short.close()
 
 
-def test_a_test_keeps_its_first_and_its_last_batch():
+def test_a_test_keeps_its_first_and_its_last_batch_and_all_samples_stay_in_memory():
     short = short_job(batch_size=16)
     assert sizes(short.test.order) == [16, 4]
     assert [stage.split for stage in short.stages] == ["test", "train", "test", "train", "test"]
-
-
-def test_all_samples_stay_in_memory():
-    assert len(short_job(batch_size=8).train.dataset) == 100
+    assert len(short.train.dataset) == 100
 
 
 def test_a_training_without_tests_is_short_without_them_too():

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 from user_networks import BLOCKS, DROPOUT, LINEAR, weights
 
 from stepscope.errors import AnswerIsNo, MachineError, RequestError
@@ -124,11 +125,6 @@ def test_a_loss_that_turns_nan_ends_the_run_and_is_recorded(train, tmp_path):
     assert (run / "steps.csv").read_text().count("\n") > 1
 
 
-def test_every_sample_is_seen_once_an_epoch(train):
-    run = train(samples=200, model=LINEAR, workers=1)
-    assert run.steps["samples"] == ([32] * 6 + [8]) * 2
-
-
 def test_steps_follow_one_another_without_a_gap_or_an_overlap(trained):
     in_epoch = [row for row in trained().steps.rows() if row["epoch"] == 2]
     for before, after in pairwise(in_epoch):
@@ -163,3 +159,46 @@ def test_a_record_counts_batches_also_where_several_are_one_step(train):
     rows = read_table(run.path / "records.csv").rows()
     numbers = [(row["value1"], row["value2"]) for row in rows if row["type"] == 2]
     assert numbers == [(104, 225), (200, 225), (225, 225)], "the 100th is in the step to 104"
+
+
+# --- networks that cannot be trained --------------------------------------------------------------
+
+
+def raises(num_classes: int) -> nn.Module:
+    raise ValueError("no such weights")
+
+
+def number(num_classes: int) -> int:
+    return 7
+
+
+def other_images(num_classes: int) -> nn.Module:
+    return nn.Linear(10, num_classes)
+
+
+def no_scores(num_classes: int) -> nn.Module:
+    return nn.Flatten()
+
+
+def frozen(num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes).requires_grad_(False))
+
+
+def without_parameters(num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(num_classes))
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (raises, "no such weights"),
+        (number, "int"),
+        (other_images, "fails on images of 3x32x32"),
+        (no_scores, r"\(2, 3072\)"),
+        (frozen, "no trainable parameter"),
+        (without_parameters, "no trainable parameter"),
+    ],
+)
+def test_what_cannot_be_trained_is_a_wrong_request(train, network, said):
+    with pytest.raises(RequestError, match=said):
+        train(model=f"{__name__}:{network.__name__}")

@@ -1,4 +1,4 @@
-"""Samples that are held out: judged on, never trained on; and tests that come at the end."""
+"""What a run is evaluated on and when: held-out samples, at the end only, or never."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_no_step_takes_a_held_out_sample(train, monkeypatch):
 
 @pytest.mark.parametrize("validation", [192, 200])
 def test_to_hold_out_all_samples_is_refused_before_anything_starts(validation):
-    with pytest.raises(RequestError, match="wanted fewer samples than the 192"):
+    with pytest.raises(RequestError, match="wanted fewer than the 192"):
         preflight.check(validate({"samples": 192, "validation": validation}))
 
 
@@ -121,21 +121,53 @@ def test_synthetic_batches_are_as_many_as_those_that_are_trained_on(train):
     assert run.epochs["split"] == ["train"]
 
 
-# --- test_at --------------------------------------------------------------------------------------
+# --- evaluated at the end, or not at all ----------------------------------------------------------
 
 
-def test_a_test_at_the_end_comes_once_after_the_last_epoch():
-    assert plan_stages(2, 6, 8, at_end_only=True) == [
-        Stage("train", 1, 6),
-        Stage("train", 2, 2),
-        Stage("test", 2),
-    ]
+@pytest.mark.parametrize(
+    ("asked", "evaluations"),
+    [({"at_end_only": True}, [Stage("test", 2)]), ({"evaluation_split": None}, [])],
+    ids=["at the end", "never"],
+)
+def test_a_plan_has_its_training_epochs_and_the_evaluations_asked_for(asked, evaluations):
+    stages = [Stage("train", 1, 6), Stage("train", 2, 2), *evaluations]
+    assert plan_stages(2, 6, 8, **asked) == stages
 
 
-def test_testing_at_the_end_trains_the_same_and_tests_the_same(trained):
-    often, once = trained(), trained(test_at="end")
-    assert once.epochs["split"] == ["train", "train", "test"]
-    assert once.epochs["accuracy"][-1] == often.epochs["accuracy"][-1]
-    assert same_weights(often, once)
-    saved = [event["stage"] for event in once.events if event["event"] == "checkpoint"]
-    assert saved == [1, 3]
+@pytest.mark.parametrize(
+    ("asked", "splits", "saved"),
+    [
+        ({"test_at": "end"}, ["train", "train", "test"], [1, 3]),
+        ({"evaluate": False}, ["train", "train"], [1, 2]),
+    ],
+    ids=str,
+)
+def test_evaluating_less_often_trains_to_the_same_weights(trained, asked, splits, saved):
+    often, seldom = trained(), trained(**asked)
+    assert seldom.epochs["split"] == splits
+    assert seldom.steps["loss"] == often.steps["loss"]
+    assert same_weights(often, seldom)
+    if "test" in splits:
+        assert seldom.epochs["accuracy"][-1] == often.epochs["accuracy"][-1]
+    stages = [event["stage"] for event in seldom.events if event["event"] == "checkpoint"]
+    assert stages == saved, "a checkpoint after every epoch"
+
+
+def test_why_there_is_no_test_accuracy_is_said_beside_reasons_of_other_kinds(train):
+    result = {}
+    train(evaluate=False, epochs=1, samples=64, layers=1, result=result)
+    untested = "no evaluation: --no-evaluate"
+    absent = {"layers": result["absent"]["layers"]}
+    assert result["absent"] == {"test_accuracy": untested, "test_top5": untested, **absent}
+    assert "layers" not in result
+    tested = {}
+    train(epochs=1, result=tested)
+    assert tested["absent"] == {}
+
+
+def test_without_a_forecast_the_reason_is_told_in_its_place(train):
+    messages = []
+    run = train(forecast=False, epochs=1, messages=messages)
+    assert len(run.steps) == 6
+    told = [message["forecast"] for message in messages if message["type"] == "forecast"]
+    assert told == [{"reason": "the memory forecast was skipped"}]

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import shutil
-from pathlib import Path
 
 import pytest
-from stepscope_command import closes
 from user_networks import same_weights
-
-from stepscope.records.run_reader import load_run
-
-HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 
 # Torch warns of more workers than CPUs; a machine may have one.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -47,8 +40,11 @@ def assert_same(run, alone) -> None:
 def test_a_worker_killed_in_training_is_one_worker_less_for_the_rest_of_the_run(
     train, trained_alone, persistent
 ):
-    run = train(model="worker_killers:one", workers=2, persistent_workers=persistent)
+    messages = []
+    killed = {"model": "worker_killers:one", "persistent_workers": persistent}
+    run = train(**killed, workers=2, messages=messages)
     assert_same(run, trained_alone)
+    assert [each["to"] for each in messages if each["type"] == "workers"] == [1], "told once"
     (fallback,) = fallbacks(run)
     assert (fallback["epoch"], fallback["split"]) == (1, "train")
     assert (fallback["from"], fallback["to"]) == (2, 1)
@@ -100,18 +96,3 @@ def test_a_stopped_run_that_lost_a_worker_goes_on_as_if_nothing_had_been(train, 
     assert 0 < len(stopped.steps) < 6
     assert len(fallbacks(stopped)) == 1
     assert_same(train(stopped.path), trained_alone)
-
-
-def test_a_person_is_told_and_the_run_completes(stepscope, tiny):
-    shutil.copy(HELPERS / "worker_killers.py", stepscope.folder)
-    asked = ("run", *tiny, "--epochs", 1, "--model", "worker_killers:one", "--workers", 2)
-    answer = stepscope(*asked, "--json")
-    assert answer.code == 0, answer.err
-    assert answer.json["status"] == "completed"
-    assert answer.json["summary"]["samples"] == 320
-    told = [line for line in answer.err.splitlines() if "continuing with" in line]
-    assert len(told) == 1, answer.err
-    assert told[0].startswith("data loader: worker (pid ")
-    assert told[0].endswith("was killed by SIGKILL; continuing with 1 worker instead of 2")
-    assert "Traceback" not in answer.err
-    assert closes(load_run(stepscope.folder / "runs/latest"))

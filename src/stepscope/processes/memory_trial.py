@@ -25,7 +25,6 @@ from stepscope.records.types import (
     MemoryTrialRequest,
     PhaseReading,
 )
-from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
 from stepscope.train.accuracy import AccuracyCounter
 from stepscope.train.device import autocast_of, memory_format_of, resolve
@@ -52,8 +51,9 @@ class _StepWatch:
             self.phases.append(self._memory.lap(phase, self.epoch, self.step))
 
 
-def try_steps(spec: RunSpec, options: MemoryTrialOptions) -> MemoryTrialFigures:
+def try_steps(request: MemoryTrialRequest) -> MemoryTrialFigures:
     """Build a training, run its first steps, and return the measurements."""
+    spec, options = resolve(validate(request["spec"])), request["options"]
     watch = _StepWatch(options.get("phases", False))
     watch.lap("libraries")
     model = build_model(spec)
@@ -63,7 +63,7 @@ def try_steps(spec: RunSpec, options: MemoryTrialOptions) -> MemoryTrialFigures:
     try:
         if options.get("step_in_backward"):
             _step_in_backward(job)
-        if not options.get("phases"):
+        if not watch.by_phase:
             watch.peak.begin()
         counter = AccuracyCounter(job.device)
         for epoch in range(1, options.get("epochs", 1) + 1):
@@ -71,13 +71,12 @@ def try_steps(spec: RunSpec, options: MemoryTrialOptions) -> MemoryTrialFigures:
             _epoch(job, options, watch, counter)
     finally:
         job.close()
-    watch.step = 0
-    if options.get("phases"):
+    if watch.by_phase:
         give_back()
         watch.lap("malloc_trim")
     return {
         "phases": watch.phases,
-        "peak_bytes": None if options.get("phases") else watch.peak.peak_bytes(),
+        "peak_bytes": None if watch.by_phase else watch.peak.peak_bytes(),
         "workers_bytes": watch.peak.others_bytes,
         "step_s": watch.step_s,
         "losses": watch.losses,
@@ -136,7 +135,7 @@ def _epoch(
             give_back()
         watch.step_s.append(seconds(now_ns() - began_ns))
         watch.losses.append(float(step_loss))
-        if job.spec.workers and not options.get("phases"):
+        if job.spec.workers and not watch.by_phase:
             watch.peak.measure_workers()
     watch.step = 0
     del outputs, loss, images, labels, step_loss
@@ -166,10 +165,5 @@ def _step_in_backward(job: Job) -> None:
             parameter.register_post_accumulate_grad_hook(step)
 
 
-def answer(request: MemoryTrialRequest) -> MemoryTrialFigures:
-    """Return the measurements of the requested trial."""
-    return try_steps(resolve(validate(request["spec"])), request["options"])
-
-
 if __name__ == "__main__":
-    answer_once(answer)
+    answer_once(try_steps)

@@ -26,6 +26,7 @@ from stepscope.records.types import OutcomeMessage, RunMessage, TrainingResult
 from stepscope.train.stop_request import Send, StopRequest
 
 _INTERNAL = 70
+_LOST_PEER = "lost another process of the training"
 _STATUS_BY_EXIT_CODE = {4: schema.OUT_OF_MEMORY, 130: schema.INTERRUPTED}
 
 
@@ -116,17 +117,12 @@ def _outcome_of(
     options: ProcessOptions,
 ) -> OutcomeMessage:
     code, reason, trace = 0, None, None
-    if isinstance(error, StepscopeError):
-        code, reason = error.exit_code, str(error)
-        if reason.startswith("Caught "):  # torch wraps it in a loader worker's traceback
-            reason = reason.strip().rpartition("\n")[2].partition(": ")[2]
-    elif error is not None and options.distributed and _is_lost_peer(error):
-        folder.add_event(schema.PEER_LOST, seconds(now_ns() - origin_ns), reason=str(error))
-        code, reason = 5, f"lost another process of the training: {_first_line(error)}"
-    elif error is not None:
-        code, reason = _classify(error, folder)
-        if code == _INTERNAL:
+    if error is not None:
+        code, reason = _classify(error, folder, is_rank=options.distributed)
+        if code == _INTERNAL and not isinstance(error, StepscopeError):
             trace = "".join(traceback.format_exception(error))
+        if reason.startswith(_LOST_PEER):
+            folder.add_event(schema.PEER_LOST, seconds(now_ns() - origin_ns), reason=str(error))
     status = schema.COMPLETED if code == 0 else _STATUS_BY_EXIT_CODE.get(code, schema.FAILED)
     return {
         "type": "outcome",
@@ -139,18 +135,22 @@ def _outcome_of(
     }
 
 
-def _is_lost_peer(error: Exception) -> bool:
-    from stepscope.train.distributed import is_lost_peer
-
-    return is_lost_peer(error)
-
-
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _classify(error: Exception, folder: RunFolder) -> tuple[int, str]:
-    """Return exit code and reason: out of memory, machine limits, the user's model, internal."""
+def _classify(error: Exception, folder: RunFolder, *, is_rank: bool) -> tuple[int, str]:
+    """Return the exit code and the reason of an error, whoever raised it."""
+    if isinstance(error, StepscopeError):
+        reason = str(error)
+        if reason.startswith("Caught "):  # torch wraps it in a loader worker's traceback
+            reason = reason.strip().rpartition("\n")[2].partition(": ")[2]
+        return error.exit_code, reason
+    if is_rank:
+        from stepscope.train.distributed import is_lost_peer
+
+        if is_lost_peer(error):
+            return 5, f"{_LOST_PEER}: {_first_line(error)}"
     # On a CPU, torch raises a RuntimeError if memory runs out.
     if type(error).__name__ in ("OutOfMemoryError", "MemoryError") or any(
         phrase in str(error).lower() for phrase in ("can't allocate memory", "out of memory")

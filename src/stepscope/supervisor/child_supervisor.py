@@ -10,7 +10,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -142,7 +142,6 @@ def supervise(
             has_workers=supervised.has_workers,
             may_end=supervised.own_session,
         )
-        memory.begin()
         watch = ChildWatch(folder, supervised, child, sampler, listener, signals, memory, meter)
         watch.until_end(read_end)
         try:
@@ -223,9 +222,10 @@ class ChildWatch:
                 if time.monotonic() >= next_sample:
                     self._sample()
                     next_sample = time.monotonic() + self.sampler.pause_s
-                if time.monotonic() >= next_reading:
+                if time.monotonic() >= next_reading and self.recording_error is None:
                     next_reading = time.monotonic() + self.energy.every_s
-                    self._read_energy()
+                    with self._recording():
+                        self.energy.read(seconds(now_ns() - self.sampler.origin_ns))
                 if time.monotonic() >= next_check and self.outcome is None:
                     next_check = time.monotonic() + self.memory.check_every_s
                     self.memory.check()
@@ -280,14 +280,12 @@ class ChildWatch:
 
     def _record_environment(self, message: ReadyMessage | ScriptFinalState) -> None:
         """Write what the child reported into `run.json` at once: it may be killed later."""
-        try:
+        with self._recording():
             info = self.folder.read_info()
             info["environment"] = {**info["environment"], **message.get("environment", {})}
             if message["type"] == "ready" and "spec" in message:
                 info["spec"] = message["spec"]
             self.folder.write_info(info)
-        except MachineError as error:
-            self._stop_recording(error)
 
     def _output(self, line: str) -> None:
         self.last_output.append(line)
@@ -313,30 +311,24 @@ class ChildWatch:
             self.supervised.stop(self.child, signal.SIGTERM, self.overdue)
             self.overdue += 1
 
-    def _stop_recording(self, error: MachineError) -> None:
-        """Stop recording because the disk is full; end a training of ours, but no user's script."""
-        self.recording_error = error
-        if self.supervised.own_session:
-            self.child.terminate()
-
-    def _read_energy(self) -> None:
-        if self.recording_error is None:
-            try:
-                self.energy.read(seconds(now_ns() - self.sampler.origin_ns))
-            except MachineError as error:
-                self._stop_recording(error)
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Stop recording if the disk is full; end a training of ours, but no user's script."""
+        try:
+            yield
+        except MachineError as error:
+            self.recording_error = error
+            if self.supervised.own_session:
+                self.child.terminate()
 
     def _sample(self, *, is_last: bool = False) -> None:
         if self.recording_error is not None:
             return
-        try:
+        with self._recording():
             reading = self.sampler.sample(is_last=is_last)
             self.supervised.on_sample()
-        except MachineError as error:
-            self._stop_recording(error)
-            return
-        if reading is not None:
-            self.memory.take(reading)
+            if reading is not None:
+                self.memory.take(reading)
 
 
 @dataclass

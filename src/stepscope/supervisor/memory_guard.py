@@ -206,6 +206,13 @@ class MemoryWatch:
         self._total_bytes = host.memory_bytes()
         self._around = cgroup.limited()
         self._kills_before = self._count_kills()
+        if self.limit is not None:
+            self._add_event(
+                "memory_limit",
+                limit_bytes=self.limit.limit_bytes,
+                held_by="watchdog" if self.limit.group is None else "control group",
+                reason=self.limit.reason,
+            )
 
     @property
     def check_every_s(self) -> float:
@@ -218,16 +225,6 @@ class MemoryWatch:
     def stop_requested(self) -> bool:
         """Whether the training was asked to end between two steps."""
         return self._asked_at is not None
-
-    def begin(self) -> None:
-        """Record what enforces the limit."""
-        if self.limit is not None:
-            self._add_event(
-                "memory_limit",
-                limit_bytes=self.limit.limit_bytes,
-                held_by="watchdog" if self.limit.group is None else "control group",
-                reason=self.limit.reason,
-            )
 
     def take(self, tree: TreeReading) -> None:
         """Store a full reading for the checks until the next one."""

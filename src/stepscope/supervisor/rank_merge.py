@@ -163,7 +163,7 @@ def absent_of(first: RunRecord) -> dict[str, str]:
     absent = first["summary"].get("absent") or {}
     if first["kind"] == "trace":
         return absent
-    return {**absent, **dict.fromkeys(("flops", "memory_bill"), "each rank has its own: ranks/0")}
+    return {**absent, **dict.fromkeys(("flops", "memory_bill"), "each rank has its own, in ranks/")}
 
 
 def _distance_from_cause(run: run_reader.Run) -> int:

@@ -102,9 +102,8 @@ def merge_records(file: Path, first: Path) -> None:
     if not rows:
         return
     columns = [*rows[0]]
-    known = {_line_of(row, columns) for row in before}
-    added = [row for row in rows if _line_of(row, columns) not in known]
-    _write_rows(file, sorted((*before, *added), key=lambda row: float(row["start"])), columns)
+    once = {_line_of(row, columns): row for row in (*before, *rows)}
+    _write_rows(file, sorted(once.values(), key=lambda row: float(row["start"])), columns)
 
 
 def merge_samples(file: Path, first: Path, resumed_s: Sequence[float]) -> None:

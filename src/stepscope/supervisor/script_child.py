@@ -162,7 +162,9 @@ def check_script(request: TraceRequest) -> None:
             f"no such script: {request.script}. Give the path of a Python file, or -m MODULE."
         )
     if script.is_dir() and not (script / "__main__.py").is_file():
-        raise RequestError(f"{request.script} is a folder without a __main__.py.")
+        raise RequestError(
+            f"{request.script} is a folder without a __main__.py. Give the path of a Python file."
+        )
     if not os.access(script, os.R_OK):
         raise RequestError(f"cannot read {request.script}: permission denied.")
 

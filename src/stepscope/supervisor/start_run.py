@@ -40,7 +40,9 @@ def resume(
     """Continue a run from its checkpoint, or from the beginning if it has none."""
     run = run_reader.load_run(path)
     if run.info.get("kind") not in ("run", "load"):
-        raise RequestError(f"{run.path} is a {run.info.get('kind')}; only a run can be resumed.")
+        raise RequestError(
+            f"{run.path} is a {run.info.get('kind')}; only a run can be resumed. Start it again."
+        )
     if run.status == schema.COMPLETED:
         return run.path, Outcome(schema.COMPLETED, None, 0)
     rank = find_rank()

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.errors import RequestError
@@ -65,7 +64,7 @@ class FolderRendezvous:
         start = "" if self.survives_restart else f"-{self.rank.restarts}"
         return self.out / f".rendezvous-{self.rank.run_id}{start}"
 
-    def _file(self, kind: Literal["ask", "answer"], name: str) -> Path:
+    def _file(self, kind: str, name: str) -> Path:
         return self.note.with_name(f"{self.note.name}.{kind}-{name}")
 
     def _ask(self) -> Path:

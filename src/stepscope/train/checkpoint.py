@@ -6,11 +6,10 @@ atomically and loaded with `weights_only`, which executes no code.
 
 from __future__ import annotations
 
-import io
 import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -22,9 +21,6 @@ from stepscope.records.types import RecordedSpec
 from stepscope.train.epoch_plan import Position, Stage
 from stepscope.train.recorder import Tally
 from stepscope.train.training_setup import Job
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 # Settings that change neither a loss nor the meaning of a row: paths, loading, and the steps whose
 # rows are marked as profiled.
@@ -83,16 +79,16 @@ def save(path: Path, job: Job, progress: TrainingProgress) -> None:
         "scaler": job.scaler.state_dict() if job.scaler else None,
     }
     replacement = path.with_suffix(".tmp")
-    file = _ErrorKeepingWriter(io.FileIO(replacement, "w"))
     try:
-        with file:
+        with replacement.open("wb") as file:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
     except (OSError, RuntimeError) as error:
         replacement.unlink(missing_ok=True)
-        if file.error is not None and file.error.errno in DISK_FULL_ERRNOS:
-            raise disk_full(file.error, str(path)) from error
+        failed = _os_error(error)
+        if failed is not None and failed.errno in DISK_FULL_ERRNOS:
+            raise disk_full(failed, str(path)) from error
         raise
     replacement.replace(path)
 
@@ -158,24 +154,11 @@ def _check_same_training(path: Path, saved: RecordedSpec, now: RecordedSpec) -> 
         )
 
 
-class _ErrorKeepingWriter(io.BufferedWriter):
-    """Keep the OSError of a failed write, which torch reports as a bare RuntimeError."""
-
-    error: OSError | None = None
-
-    def write(self, data: Buffer) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except OSError as error:
-            self.error = error
-            raise
+def _os_error(error: BaseException | None) -> OSError | None:
+    """Return the OSError of a failed write, which torch follows up with a bare RuntimeError."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
 
 
 def folders_to_rewind(own: Path, run: Path, rank: int, world: int) -> list[Path]:

@@ -28,17 +28,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stepscope import __version__
 from stepscope.data import dataset_registry
+from stepscope.data.dataset import DataSet
 from stepscope.data.sample_order import GOLDEN, share_of
 from stepscope.errors import MachineError, RequestError
-from stepscope.models.model_summary import eagerly
 from stepscope.records.types import Environment
 from stepscope.settings import RunSpec
-from stepscope.train.probe_step import (
-    MetaStep,
-    ProbeStep,
-    train_mode,
-    training_state_restored,
-)
+from stepscope.train.probe_step import ProbeStep, training_state_restored
 from stepscope.train.recorder import Tally
 from stepscope.train.source_settings import data_source_of
 from stepscope.train.stop_request import StopRequest
@@ -80,9 +75,11 @@ class Ranks(ProcessGroup):
 
         Buffers stay local until an evaluation: broadcasting them would make every forward wait.
         """
-        has_unused = has_unused_parameters(spec, model, data_dir)
+        dataset = dataset_registry.find(spec.data, data_source_of(spec, data_dir))
+        has_unused = bool(unused_parameters(spec, model, dataset))
         network = self.sum_gradients(model, gradients_ready, has_unused=has_unused)
-        fix_summation_order(spec, network, data_dir, self.world_size)
+        if self.world_size > _ORDER_INDEPENDENT:
+            fix_summation_order(spec, network, dataset)
         return network
 
     def sum_gradients(
@@ -114,10 +111,7 @@ class Ranks(ProcessGroup):
 
     def total(self, tally: Tally) -> Tally:
         """Sum the loss and the correct predictions over all ranks."""
-        sums = torch.tensor([tally.loss_sum, tally.samples, *tally.hits], dtype=torch.float64)
-        dist.all_reduce(sums, group=self._control_group)
-        loss_sum, samples, *correct = sums.tolist()
-        return Tally(loss_sum, int(samples), [int(count) for count in correct])
+        return Tally.total(self.gather(tally))
 
     def share_buffers(self, model: nn.Module) -> None:
         """Broadcast the buffers of rank 0; its running statistics cover its own samples only."""
@@ -186,7 +180,9 @@ def join(spec: RunSpec) -> Ranks:
     """Connect to the other ranks, with the environment variables of torchrun."""
     kind = torch.device(spec.device).type
     if kind == "mps":
-        raise RequestError("device: several processes need cpu or cuda, found mps.")
+        raise RequestError(
+            "device: several processes need cpu or cuda, found mps. Use --device cpu."
+        )
     if kind == "cuda":
         _select_device(spec.device)
     store, rank, world = next(rendezvous("env://"))
@@ -236,12 +232,21 @@ _SAMPLES = 2
 _ORDER_INDEPENDENT = 2  # processes: a + b is b + a
 
 
-def fix_summation_order(spec: RunSpec, wrapped: nn.Module, data_dir: Path, processes: int) -> None:
-    """Take a probe step, after which the ranks sum gradients in a fixed order."""
-    if processes <= _ORDER_INDEPENDENT:
-        return
+def unused_parameters(spec: RunSpec, model: nn.Module, dataset: DataSet) -> list[str]:
+    """List the trainable parameters that get no gradient in a step."""
     device = torch.device(spec.device)
-    dataset = dataset_registry.find(spec.data, data_source_of(spec, data_dir))
+    with training_state_restored(model, device):
+        ProbeStep(spec, model, dataset, device).take(_SAMPLES)
+        return [
+            name
+            for name, weight in model.named_parameters()
+            if weight.requires_grad and weight.grad is None
+        ]
+
+
+def fix_summation_order(spec: RunSpec, wrapped: nn.Module, dataset: DataSet) -> None:
+    """Take a probe step, after which the ranks sum gradients in a fixed order."""
+    device = torch.device(spec.device)
     with training_state_restored(wrapped, device):
         ProbeStep(spec, wrapped, dataset, device).take(_SAMPLES)
 
@@ -275,24 +280,3 @@ def differences_from_one_process(model: nn.Module) -> list[str]:
     ):
         found.append("each rank draws its own dropout")
     return found
-
-
-def has_unused_parameters(spec: RunSpec, model: nn.Module, data_dir: Path) -> bool:
-    """Return whether some parameter gets no gradient; False if the network cannot run on `meta`."""
-    blank = dataset_registry.find(spec.data, data_source_of(spec, data_dir)).blank(2)
-    try:
-        return bool(unused_parameters(model, blank))
-    except Exception:  # a user's network may raise anything on `meta`
-        return False
-
-
-def unused_parameters(model: nn.Module, blank: torch.Tensor) -> list[str]:
-    """List the trainable parameters that get no gradient in a step."""
-    step = MetaStep(model, blank, len(blank))
-    with train_mode(model), eagerly(), torch.enable_grad(), torch.random.fork_rng():
-        step.take(lambda phase: None)
-    return [
-        name.removeprefix("network.")
-        for name, weight in step.tensors.items()
-        if weight.requires_grad and weight.grad is None
-    ]

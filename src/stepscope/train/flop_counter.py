@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from stepscope.data import dataset_registry
 from stepscope.models.model_summary import eagerly
 from stepscope.models.step_flops import NotCounted, StepWork, count_work
+from stepscope.models.step_tensors import BACKWARD, FORWARD, Mark
 from stepscope.records.types import StepFlops
 from stepscope.settings import RunSpec
 from stepscope.train.device import memory_format_of
-from stepscope.train.probe_step import MetaStep, train_mode
+from stepscope.train.probe_step import train_mode
 from stepscope.train.source_settings import data_source_of
 
 COUNTED_BY = "torch's FlopCounterMode: a multiply and an add are two"
@@ -50,6 +52,32 @@ def count_step(
     model: nn.Module, sample: torch.Tensor, samples: int, memory_format: torch.memory_format
 ) -> StepWork:
     """Count forward and backward of a batch of `samples` samples shaped like `sample`."""
-    step = MetaStep(model, sample, samples, memory_format)
+    step = _WholeStep(model)
+    tensors = {
+        name: each.detach().to("meta").requires_grad_(each.requires_grad)
+        for name, each in (*step.named_parameters(), *step.named_buffers())
+    }
+    images = sample[:1].to("meta").expand(samples, *sample.shape[1:])
+    images = images.contiguous(memory_format=memory_format)
+    labels = torch.empty(samples, dtype=torch.long, device="meta")
+
+    def take(mark: Mark) -> None:
+        with torch.device("meta"):
+            torch.func.functional_call(step, tensors, (images, labels, mark))
+
     with train_mode(model), eagerly(), torch.enable_grad():
-        return count_work(step.take, step.tensors.values(), step.batch)
+        return count_work(take, tensors.values(), (images, labels))
+
+
+class _WholeStep(nn.Module):
+    """Forward and backward in one call, so that recomputed activations are on `meta` too."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor, mark: Mark) -> None:
+        loss = F.cross_entropy(self.network(images), labels)
+        mark(FORWARD)
+        loss.backward()
+        mark(BACKWARD)

@@ -51,14 +51,11 @@ class ProbeStep:
 def training_state_restored(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Restore the buffers, the gradients and the random state that a step changes."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    training = model.training
-    model.train()
     devices = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=devices), eagerly():
+        with train_mode(model), torch.random.fork_rng(devices=devices), eagerly():
             yield
     finally:
-        model.train(training)
         model.zero_grad()
         with torch.no_grad():
             for buffer, value in before:
@@ -76,44 +73,3 @@ def train_mode(model: nn.Module) -> Iterator[None]:
         model.eval()
         for module in training:
             module.training = True
-
-
-class MetaStep:
-    """A training step on torch's `meta` device, which has shapes and no values.
-
-    Forward and backward run in one call, so that recomputed activations are on `meta` too.
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        sample: torch.Tensor,
-        samples: int,
-        memory_format: torch.memory_format = torch.contiguous_format,
-    ) -> None:
-        self._step = _WholeStep(network)
-        named = [*self._step.named_parameters(), *self._step.named_buffers()]
-        self.tensors = {
-            name: each.detach().to("meta").requires_grad_(each.requires_grad)
-            for name, each in named
-        }
-        images = sample[:1].to("meta").expand(samples, *sample.shape[1:])
-        labels = torch.empty(samples, dtype=torch.long, device="meta")
-        self.batch = (images.contiguous(memory_format=memory_format), labels)
-
-    def take(self, mark: Mark) -> None:
-        """Run forward and backward; call `mark` at the end of each."""
-        with torch.device("meta"):
-            torch.func.functional_call(self._step, self.tensors, (*self.batch, mark))
-
-
-class _WholeStep(nn.Module):
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: torch.Tensor, labels: torch.Tensor, mark: Mark) -> None:
-        loss = F.cross_entropy(self.network(images), labels)
-        mark(FORWARD)
-        loss.backward()
-        mark(BACKWARD)

@@ -117,7 +117,7 @@ class Recorder:
         batches, of = self._batches(step), self._batches(self._steps)
         if batches // RECORD_EVERY > self._batches(step - 1) // RECORD_EVERY or batches == of:
             since_start_s = timing.loader_start_s + timing.steps_s
-            self._record(_TRAIN_BATCH, timing, timing.loading_s, since_start_s, batches, of)
+            self._record(_TRAIN_BATCH, timing, since_start_s, batches, of)
         if monotonic() - self._reported_at >= PROGRESS_EVERY_S:
             self.report_progress(step, timing)
 
@@ -160,22 +160,15 @@ class Recorder:
         self.epochs.append(",".join(values.values()))
         kind = _TRAIN_EPOCH if split == "train" else _TEST_EPOCH
         accuracy, top5 = tally.accuracy or 0.0, tally.top5 or 0.0
-        self._record(kind, timing, timing.loading_s, timing.total_s, accuracy, top5)
+        self._record(kind, timing, timing.total_s, accuracy, top5)
         self.epochs.flush()
         self.records.flush()
         self.send(cast("EpochMessage", {"type": "epoch", **values}))
 
     def _record(
-        self,
-        kind: int,
-        timing: EpochTiming,
-        loading_s: float,
-        total_s: float,
-        value1: float,
-        value2: float,
+        self, kind: int, timing: EpochTiming, total_s: float, value1: float, value2: float
     ) -> None:
-        start = timing.start_unix_s
-        numbers = (start, loading_s, total_s, value1, value2)
+        numbers = (timing.start_unix_s, timing.loading_s, total_s, value1, value2)
         self.records.append(f"{kind},{timing.epoch}," + ",".join(f"{n:f}" for n in numbers))
 
 
