@@ -87,7 +87,7 @@ def test_a_system_command_is_not_run(tmp_path, protocol):
     ],
 )
 def test_bombs_and_broken_pickles_are_errors_of_ours(bomb):
-    with pytest.raises(DataError, match=r"x (is not a readable pickle|holds no b'data')"):
+    with pytest.raises(DataError, match=r"x (is not a readable pickle|has no b'data')"):
         read_batch(bomb, "x")
 
 

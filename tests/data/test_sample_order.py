@@ -104,7 +104,7 @@ def test_the_choice_is_the_same_for_ever():
 
 @pytest.mark.parametrize("validation", [10, 11, -1])
 def test_something_must_be_left_to_train_on(validation):
-    with pytest.raises(RequestError, match=r"wanted fewer samples than the 10 .*Hold out fewer"):
+    with pytest.raises(RequestError, match=r"wanted fewer than the 10 .*Hold out fewer"):
         hold_out(10, validation)
 
 

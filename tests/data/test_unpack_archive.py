@@ -86,7 +86,7 @@ class TestExtract:
     def test_an_archive_that_unpacks_to_too_much_is_stopped(self, tmp_path):
         packed = tar_of(tmp_path / "x.tar.gz", ("box/a.bin", bytes(5_000_000)))
         assert packed.stat().st_size < 10_000
-        with pytest.raises(DataError, match="unpacks to more than was expected"):
+        with pytest.raises(DataError, match="unpacks to more bytes than expected"):
             unpack(packed, tmp_path / "out")
         assert names_in(tmp_path) == ["x.tar.gz"]
 

@@ -185,7 +185,7 @@ def test_a_pickle_is_refused_with_the_reason_and_never_opened(tmp_path):
 def test_a_folder_without_weights_is_refused(tmp_path):
     with pytest.raises(RequestError, match=r"is a folder without it"):
         check_weights(SMALL, tmp_path)
-    with pytest.raises(RequestError, match=r"nowhere is no folder"):
+    with pytest.raises(RequestError, match=r"nowhere is not a folder"):
         check_weights(SMALL, tmp_path / "nowhere")
     with pytest.raises(RequestError, match=r"mobilebert and mobilebert-small .* found lenet"):
         check_weights("lenet", tmp_path)

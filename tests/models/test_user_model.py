@@ -141,7 +141,7 @@ def make(num_classes):
         (
             "from torch import nn\nnet = nn.Linear(3, 4)",
             "theirs:net",
-            ("a network already made (a Linear)", "or the class"),
+            ("already a network (a Linear)", "or the class"),
         ),
         # its call
         (
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_told_with_the_line_of_the_users_code(write, code, fact
     message = str(caught.value)
     assert f"model '{factory}'" in message
     assert "Traceback" not in message
-    misused = ("not a function", "a network already", "it returned")
+    misused = ("not a function", "already a network", "it returned")
     assert (caught.value.__cause__ is None) == any(words in message for words in misused)
     for expected in words:
         assert expected.format(path=path, folder=path.parent) in message

@@ -92,8 +92,8 @@ def shown(path: Path | str) -> str:
 
 
 def content_of(folder: Path) -> str:
-    """Return `has 'a', 'b'` or `is no folder`, for a message."""
-    return f"has {_some(_names(folder))}" if folder.is_dir() else "is no folder"
+    """Return `has 'a', 'b'` or `is not a folder`, for a message."""
+    return f"has {_some(_names(folder))}" if folder.is_dir() else "is not a folder"
 
 
 def list_images(data_dir: Path) -> FolderLayout:
@@ -109,8 +109,8 @@ def _list_images(data_dir: Path, times: tuple[tuple[str, int], ...]) -> FolderLa
     wanted = f"wanted a folder for each class in {shown(train)}, with its images"
     if not train.is_dir():
         raise DataError(
-            f"{wanted}; {shown(data_dir)} {content_of(data_dir)}. Give the folder above `train` "
-            "and `val` as --data-dir."
+            f"{wanted}; {shown(data_dir)} {content_of(data_dir)}. Pass the folder that has "
+            "`train` and `val` in it as --data-dir."
         )
     class_names = tuple(folder.name for folder in _classes(train))
     if not class_names:

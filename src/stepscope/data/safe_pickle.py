@@ -36,5 +36,5 @@ def read_batch(content: bytes, where: str) -> tuple[bytes, list[int]]:
             f"{where} is not a readable pickle ({type(error).__name__}: {error})"
         ) from error
     if not {b"data", b"labels"} <= found:
-        raise DataError(f"{where} holds no b'data' and b'labels'")
+        raise DataError(f"{where} has no b'data' and b'labels'")
     return pixels, labels

@@ -116,8 +116,8 @@ def hold_out(samples: int, validation: int) -> Mask | None:
         return None
     if not 0 < validation < samples:
         raise RequestError(
-            f"validation: wanted fewer samples than the {samples:,} to train on, found "
-            f"{validation:,}. Hold out fewer, or take more --samples."
+            f"validation: wanted fewer than the {samples:,} training samples, found "
+            f"{validation:,}. Hold out fewer, or raise --samples."
         )
     drawn = random_bits(_HOLD_OUT_SEED, 0, np.arange(samples, dtype=np.int64))
     held = np.zeros(samples, dtype=np.bool_)

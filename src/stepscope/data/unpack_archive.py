@@ -40,8 +40,8 @@ def extract(
                     limit_bytes -= entry.size
                     if limit_bytes < 0:
                         raise DataError(
-                            f"{archive} unpacks to more than was expected. Remove it and fetch it "
-                            "again."
+                            f"{archive} unpacks to more bytes than expected. Remove it and "
+                            "fetch it again."
                         )
                     with content, (unpacked / name).open("wb") as out:
                         shutil.copyfileobj(content, out)

@@ -154,7 +154,7 @@ def _faults(design: EfficientDesign) -> Iterator[tuple[bool, str]]:
     yield design.mirror and any(width % 2 for width in widths), why
     why = f"a stage has a width and a depth, found {len(widths)} widths and {len(depths)} depths"
     yield len(widths) != len(depths), why
-    why = f"dropout is one number, or one a stage, found {len(drops)} for {len(widths)} stages"
+    why = f"dropout is one number, or one per stage, found {len(drops)} for {len(widths)} stages"
     yield bool(drops) and len(drops) != len(widths), why
     why = f"there are at most {_MOST_STAGES} stages, found {len(widths)}"
     yield len(widths) > _MOST_STAGES, why

@@ -57,7 +57,7 @@ def check_weights(model_name: str, folder: Path) -> None:
         )
     raise RequestError(
         f"weights: wanted a folder written by `save_pretrained`, with {WEIGHTS}; {folder} is "
-        f"{'a folder without it' if folder.is_dir() else 'no folder'}."
+        f"{'a folder without it' if folder.is_dir() else 'not a folder'}."
     )
 
 

@@ -100,7 +100,7 @@ def _find(module: ModuleType, factory_name: str, wanted: str) -> Callable[..., A
             ) from error
     if isinstance(found, nn.Module):
         raise RequestError(
-            f"cannot call the factory of {wanted}: {factory_name} is a network already made "
+            f"cannot call the factory of {wanted}: {factory_name} is already a network "
             f"({_typed(found)}). Name a function that makes a new one, or the class."
         )
     if not callable(found):
@@ -129,7 +129,7 @@ def _arguments(factory: Callable[..., Any], classes: int, wanted: str) -> dict[s
     except TypeError as error:
         raise RequestError(
             f"cannot call the factory of {wanted}: its signature is {signature}, and stepscope "
-            f"gives it num_classes= or classes= at most ({error}). Give the other arguments "
+            f"passes only num_classes= or classes= ({error}). Give the other arguments "
             "defaults, or name a function that fills them in."
         ) from error
     return arguments

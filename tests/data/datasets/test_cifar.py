@@ -172,8 +172,8 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("batch", "reason"),
         [
-            ([1, 2], "holds no b'data'"),
-            ({b"data": b"x"}, "holds no b'data'"),
+            ([1, 2], "has no b'data'"),
+            ({b"data": b"x"}, "has no b'data'"),
             ({b"data": np.zeros((5, 3072)), b"labels": [1] * 5}, "wanted uint8 pixels"),
             ({b"data": np.zeros((5, 9), np.uint8), b"labels": [1] * 5}, "wanted uint8 pixels"),
             ({b"data": np.zeros((5, 3072), np.uint8), b"labels": ["x"] * 5}, "wanted uint8"),
@@ -185,7 +185,7 @@ class TestFaults:
             ),
             ({b"data": np.zeros((5, 3072), np.uint8), b"labels": [1, 1, -1, 1, 1]}, "record 2 has"),
             ({b"data": np.zeros((5, 3072), np.uint8), b"labels": [1] * 5}, "altered"),
-            (os.getcwd, "holds no b'data'"),
+            (os.getcwd, "has no b'data'"),
         ],
     )
     def test_a_pickle_that_is_not_a_batch(self, tmp_path, batch, reason):

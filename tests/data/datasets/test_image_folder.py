@@ -91,9 +91,9 @@ CATS = "train/cats/1.jpg"
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        ([], r"photos is no folder\. Give the folder above `train`"),
+        ([], r"photos is not a folder\. Pass the folder that has `train`"),
         (["/"], r"wanted a folder for each class in .*train, .*photos has nothing in it"),
-        (["training/cats/"], r"photos has 'training'\. Give the folder above"),
+        (["training/cats/"], r"photos has 'training'\. Pass the folder that has"),
         (["train/cat.jpg"], r"found 'cat.jpg' and no folder"),
         ([CATS, "train/cows\n/"], r"class 'cows\\n' has no images: .* has nothing in it"),
         ([CATS, "train/cows\n/list.txt"], r"'cows\\n' has no images: .* has 'list.txt'\. Wanted"),

@@ -79,7 +79,7 @@ class TestWhatATextIs:
     def test_an_empty_folder_is_refused_with_what_was_wanted(self, tmp_path):
         with pytest.raises(DataError, match=r"wanted .*train\.tsv, .* has nothing in it\. Give"):
             describe(DataSource(tmp_path))
-        with pytest.raises(DataError, match=r"nowhere is no folder"):
+        with pytest.raises(DataError, match=r"nowhere is not a folder"):
             describe(DataSource(tmp_path / "nowhere"))
 
     def test_a_file_without_texts_is_refused(self, reading):

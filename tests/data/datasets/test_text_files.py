@@ -55,12 +55,15 @@ def test_what_editors_do_to_a_file_does_no_harm(tmp_path, content):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"names the columns 'sentence' and 'label', .*found an empty one\."),
+        (b"", r"names the columns 'sentence' and 'label', .*found an empty line\."),
         (b"sentence\nfine\n", r"found 'sentence'\. Add 'label'\."),
         (b"fine\t1\ndull\t0\n", r"found 'fine', '1'\. Add 'sentence' and 'label'\."),
         (b"sentence,label\nfine,1\n", r"found 'sentence,label'\."),
-        (b"sentence\tlabel\nfine\n", r"line 2: wanted 2 values .* found 1\."),
-        (b"sentence\tlabel\nfine\t1\na\tb\t0\n", r"line 3: wanted 2 values .* found 3\."),
+        (b"sentence\tlabel\nfine\n", r"line 2: wanted 2 tab-sep.* found 1\."),
+        (
+            b"sentence\tlabel\nfine\t1\na\tb\t0\n",
+            r"line 3: wanted 2 tab-sep.* found 3\.",
+        ),
         (b"sentence\tlabel\nfine\tgood\n", r"line 2: wanted a label .* found 'good'"),
         (b"sentence\tlabel\nfine\t-1\n", r"line 2: .* found '-1'"),
         (b"sentence\tlabel\nfine\t1.0\n", r"line 2: .* found '1.0'"),

@@ -327,7 +327,7 @@ def test_a_search_refuses_before_it_begins(search, tmp_path):
     for settings_, changes, said in (
         ({"samples": 60}, {}, "found 48 samples to train on"),
         ({"samples": 1000, "accumulate": 8}, {}, "32 x accumulate 8"),
-        ({"validation": 400}, {}, "wanted fewer samples than the 400"),
+        ({"validation": 400}, {}, "wanted fewer than the 400"),
         ({"max_steps": 3}, {}, "epochs alike"),
         (ALL_NAMED | {"schedule": "cosine", "momentum": 0.9}, {}, "nothing is left"),
         ({}, {"finals": 3}, "wanted 1 to 2"),

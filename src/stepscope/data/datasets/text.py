@@ -59,10 +59,10 @@ def _read(file: Path, changed_ns: int, size_bytes: int) -> Texts:
     names = header.split("\t")
     missing = [f"{name!r}" for name in (SENTENCE, LABEL) if name not in names]
     if missing:
-        found = ", ".join(map(repr, names)) if header else "an empty one"
+        found = ", ".join(map(repr, names)) if header else "an empty line"
         raise DataError(
             f"{shown(file)}: wanted a first line that names the columns {SENTENCE!r} and "
-            f"{LABEL!r}, with a tab between them; found {found}. Add {' and '.join(missing)}."
+            f"{LABEL!r}, separated by a tab; found {found}. Add {' and '.join(missing)}."
         )
     sentence, label = names.index(SENTENCE), names.index(LABEL)
     texts: list[bytes] = []
@@ -73,8 +73,8 @@ def _read(file: Path, changed_ns: int, size_bytes: int) -> Texts:
         values = line.split("\t")
         if len(values) != len(names):
             raise DataError(
-                f"{shown(file)}, line {number:,}: wanted {len(names)} values with tabs between "
-                f"them, as in the first line, found {len(values)}. Correct or remove the line."
+                f"{shown(file)}, line {number:,}: wanted {len(names)} tab-separated values, as "
+                f"in the first line, found {len(values)}. Correct or remove the line."
             )
         texts.append(values[sentence].encode())
         labels.append(_label(values[label], file, number))

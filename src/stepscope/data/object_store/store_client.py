@@ -31,7 +31,7 @@ Check = Callable[[bytes], "str | None"]
 
 IN_FLIGHT = 32  # concurrent requests of a process
 
-_STATUS = re.compile(r"status(?: code)?: (\d{3})\b")
+_STATUS = r"status(?: code)?:"
 _WORTH_RETRYING = frozenset({408, 429})
 
 
@@ -82,36 +82,42 @@ class RequestFailure:
 
 def failure_of(error: Exception) -> RequestFailure:
     """Return the meaning of a client's error."""
-    kind, text = type(error).__name__, str(error)
-    status = int(found.group(1)) if (found := _STATUS.search(text)) else None
-    if "NoSuchBucket" in text:
-        return RequestFailure(
-            "there is no such bucket", "Check the name of the bucket, or create it", False
-        )
-    if isinstance(error, FileNotFoundError) or status == 404:
-        return RequestFailure(
-            "there is no such object", "Upload it with `stepscope data put`", False
-        )
-    if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
-        return RequestFailure(
-            f"the store refused the credentials (HTTP {status or 403})",
-            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile in AWS_PROFILE",
-            False,
-        )
-    if status is not None:
+    text = f"{type(error).__name__}: {error}"
+    for pattern, failure in _FAILURES.items():
+        if re.search(pattern, text):
+            return failure
+    if found := re.search(rf"{_STATUS} (\d{{3}})\b", text):
+        status = int(found.group(1))
         retryable = status >= 500 or status in _WORTH_RETRYING
         return RequestFailure(f"the store answered HTTP {status}", retryable=retryable)
-    if "CredentialsError" in text or "credential" in text.lower():
-        return RequestFailure(
-            "no credentials were found",
-            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials",
-            False,
-        )
-    if "TimedOut" in text or "timed out" in text or "kind: Timeout" in text:
-        return RequestFailure("the store did not answer in time")
-    if "kind: Connect" in text or "error sending request" in text or "onnect" in text:
-        return RequestFailure("the connection failed")
+    for pattern, failure in _WITHOUT_ANSWER.items():
+        if re.search(pattern, text):
+            return failure
     return RequestFailure("the connection was closed before the end of the answer")
+
+
+_FAILURES = {
+    "NoSuchBucket": RequestFailure(
+        "there is no such bucket", "Check the name of the bucket, or create it", False
+    ),
+    rf"NotFoundError|{_STATUS} 404": RequestFailure(
+        "there is no such object", "Upload it with `stepscope data put`", False
+    ),
+    rf"PermissionDeniedError|UnauthenticatedError|{_STATUS} 40[13]": RequestFailure(
+        "the store refused the credentials",
+        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile in AWS_PROFILE",
+        False,
+    ),
+}
+_WITHOUT_ANSWER = {
+    "[Cc]redential": RequestFailure(
+        "no credentials were found",
+        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials",
+        False,
+    ),
+    "TimedOut|timed out|kind: Timeout": RequestFailure("the store did not answer in time"),
+    "onnect|error sending request": RequestFailure("the connection failed"),
+}
 
 
 class _GivenUp(Exception):  # noqa: N818 - another request failed

@@ -44,9 +44,7 @@ def decode_image(body: bytes, name: str) -> Bytes:
         with Image.open(io.BytesIO(body), formats=("PNG",)) as image:
             pixels = np.asarray(image.convert("RGB"))
     except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise DataError(
-            f"{name} is not a PNG image ({error}). Upload it again with `stepscope data put`."
-        ) from None
+        raise DataError(f"{name} is not a PNG image ({error}). {_AGAIN}") from None
     return pixels.transpose(2, 0, 1)
 
 
@@ -77,28 +75,19 @@ class Shard:
 
 def unpack_shard(body: bytes, name: str, samples: int) -> Shard:
     """Join the images and labels of a shard by their keys."""
-    parts: dict[str, dict[str, bytes]] = {}
+    parts: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(body), mode="r:") as shard:
             for member in shard:
-                content = shard.extractfile(member)
-                if content is not None:
-                    key, _, suffix = member.name.partition(".")
-                    parts.setdefault(key, {})[suffix] = content.read()
-    except (tarfile.TarError, EOFError) as error:
-        raise DataError(
-            f"shard {name} is truncated or not a tar file ({error}). {_AGAIN}"
-        ) from None
-    if len(parts) != samples:
-        raise DataError(f"shard {name}: wanted {samples} samples, found {len(parts)}. {_AGAIN}")
-    keys = sorted(parts)
-    for key in keys:
-        for suffix in {"png", "cls"} - parts[key].keys():
-            raise DataError(f"shard {name}: sample {key} has no .{suffix}. {_AGAIN}")
-        if not parts[key]["cls"].strip().isdigit():
-            raise DataError(f"shard {name}: {key}.cls is not a class number. {_AGAIN}")
-    files = tuple(parts[key]["png"] for key in keys)
-    labels = np.array([int(parts[key]["cls"]) for key in keys], dtype=np.int64)
+                if content := shard.extractfile(member):
+                    parts[member.name] = content.read()
+        keys = sorted({member.partition(".")[0] for member in parts})
+        files = tuple(parts[f"{key}.png"] for key in keys)
+        labels = np.array([int(parts[f"{key}.cls"]) for key in keys], dtype=np.int64)
+    except (tarfile.TarError, EOFError, KeyError, ValueError) as error:
+        raise DataError(f"cannot read shard {name} ({error}). {_AGAIN}") from None
+    if len(keys) != samples:
+        raise DataError(f"shard {name}: wanted {samples} samples, found {len(keys)}. {_AGAIN}")
     return Shard(name, files, labels)
 
 
