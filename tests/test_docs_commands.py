@@ -44,14 +44,6 @@ def shortened(arguments: list[str]) -> list[str]:
     return [command, *shorter, *("lenet" if word == "resnet18" else word for word in kept)]
 
 
-def test_a_command_is_shortened_in_what_it_says_and_in_what_it_leaves_open():
-    given = shlex.split("sweep --over workers=0,1 --repeats 5 --out x -- script.py")
-    wanted = shlex.split("sweep --repeats 1 --over workers=0,1 --out x -- script.py")
-    assert shortened(given) == wanted
-    assert shortened(["trace", "script.py"]) == ["trace", "--max-steps", "20", "script.py"]
-    assert shortened(["summary", "resnet18"]) == ["summary", "lenet"]
-
-
 def refused(arguments: list[str]) -> str | None:
     """Say what the parser has against a command."""
     ours = mark_script(arguments) if arguments[0] == "trace" else arguments
@@ -85,18 +77,6 @@ def kind_of(arguments: list[str], files: Mapping[str, str]) -> frozenset[str]:
     named = {word.partition(":")[0] for word in arguments}
     used = {text for file, text in files.items() if {file, Path(file).stem} & named}
     return frozenset({" ".join(command), *flags, *written, *used})
-
-
-def test_commands_that_differ_only_in_values_are_of_one_kind():
-    def kind(words: str, text: str = "") -> frozenset[str]:
-        return kind_of(words.split(), {"own.py": text})
-
-    assert kind("run --model lenet") == kind("run --model resnet18")
-    for other in ("summary --model lenet", "run --model own:net", "run --model lenet --seed 1"):
-        assert kind("run --model lenet") != kind(other)
-    assert kind("run --model own:net", "one text") != kind("run --model own:net", "another")
-    assert kind("run --out before") != kind("run --out after")
-    assert kind("data get shapes") != kind("data verify shapes")
 
 
 def is_run(words: list[str]) -> bool:

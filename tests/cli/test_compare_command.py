@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from stepscope_command import TINY, Stepscope
+from stepscope_command import Stepscope
 from written_runs import write_run, write_runs, write_sweep
 
 import stepscope as library
@@ -156,21 +156,6 @@ def test_a_name_is_shown_as_it_is(folder, monkeypatch, capsys):
     write_run(folder / "[bold]b")
     assert compare("steady", "[bold]b") == 0
     assert "\n [bold]b  " in capsys.readouterr().out
-
-
-def test_real_runs_are_compared(stepscope):
-    for workers in (0, 1):
-        assert stepscope("run", *TINY, "--workers", workers, "--name", f"w{workers}").code == 0
-    first, second = sorted(path for path in (stepscope.folder / "runs").glob("*-w*"))
-    found = stepscope("compare", first, second, "--json").json
-    assert found["others"][0]["verdict"] == "cannot tell"
-    assert found["others"][0]["changed"] == {"workers": {"baseline": 0, "other": 1}}
-    assert found["others"][0]["environment_differs"] == {}
-    for side in (found["baseline"], *found["others"]):
-        assert side["samples_per_s"]["median"] > 0
-        assert sum(side["phases"].values()) == pytest.approx(1)
-        assert side["step_s"] > 0
-        assert side["peak_memory_bytes"] > 0
 
 
 def record_loop(out: Path, step_s: float) -> str:

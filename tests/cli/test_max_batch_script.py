@@ -80,7 +80,7 @@ def answer(here: Stepscope, limit_bytes: int) -> Answer:
     return here("max-batch", *limit, "--json", "--", "train.py", "--workers", 1, "--api-key", "abc")
 
 
-def test_the_largest_batch_for_a_script_was_tried(answer, limit_bytes):
+def test_the_largest_batch_for_a_script_was_tried(answer, limit_bytes, here):
     assert answer.code == 1, answer.err
     found = answer.json
     assert found["asked"] == {"batch_size": ASKED, "fits": False}
@@ -93,17 +93,9 @@ def test_the_largest_batch_for_a_script_was_tried(answer, limit_bytes):
     assert found["peak_memory_bytes"] == fitting[found["largest_batch"]] <= 0.95 * limit_bytes
     best = {"batch_size": found["largest_batch"]}
     assert [each["settings"] for each in found["recommended"]] == [best]
-
-
-def test_it_is_named_without_its_secrets(answer):
-    found = answer.json
-    assert found["model"] == "train.py"
-    assert found["script"] == "train.py --workers 1 --api-key '***'"
+    assert found["script"] == "train.py --workers 1 --api-key '***'", "without its secrets"
     assert "abc" not in answer.out + answer.err
-
-
-def test_nothing_is_left_behind_and_its_output_is_not_ours(answer, here):
-    assert "a step" not in answer.out + answer.err
+    assert "a step" not in answer.out + answer.err, "its output is not ours"
     assert {each.name for each in here.folder.iterdir()} == {"train.py", "traces"}
 
 
