@@ -261,7 +261,7 @@ LINE = "20 steps, 40.0 % of the time, take 2.00 times as long as the others (95 
     ("events", "printed", "on_page"),
     [
         ([began(35.0), ended(54.9)], f"throttled: {LINE}", LINE),
-        ([], None, "none, by temperature, clock"),
+        ([], None, "none detected (temperature, clock)"),
     ],
 )
 def test_the_output_has_a_line_where_it_was_throttled_and_the_page_in_any_case(

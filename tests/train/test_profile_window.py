@@ -158,7 +158,7 @@ def test_the_layers_are_in_the_summary_and_on_the_terminal(train):
     assert "7.7 M" in text
     assert "the largest 10 of 15, mean of 4 steps timed with hooks; 100 were requested" in text
     as_asked = summed_up(train, samples=192, layers=3)
-    assert "the largest 10 of 15, means of 3 steps with hooks\n" in printed(as_asked)
+    assert "the largest 10 of 15, mean of 3 steps timed with hooks\n" in printed(as_asked)
 
 
 def test_a_run_without_room_or_without_a_wish_says_why_there_are_no_layers(train):

@@ -59,6 +59,6 @@ def test_a_line_says_what_was_achieved_or_how_to_get_a_peak():
     assert about_limit(41.3e9, {"share_of_peak": 0.4}) == (
         "achieved 41.3 GFLOP/s: 40.0 % of this machine's peak"
     )
-    assert "113.0 % of the peak that is kept" in about_limit(41.3e9, {"share_of_peak": 1.13})
+    assert "113.0 % of the saved peak" in about_limit(41.3e9, {"share_of_peak": 1.13})
     absent = {"share_of_peak": "no peak: stepscope doctor --peaks"}
     assert about_limit(5e6, {"share_of_peak": None, "absent": absent}).endswith("doctor --peaks")

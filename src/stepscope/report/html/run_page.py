@@ -137,7 +137,7 @@ def _energy_figures(energy: EnergyFigures) -> FigureList:
     if energy["leaves_out"]:
         notes.append(f"it excludes {'; '.join(energy['leaves_out'])}")
     if bridged_s := energy.get("bridged_s"):
-        notes.append(f"gaps of {format_duration(bridged_s)} total filled with the mean power")
+        notes.append(f"gaps ({format_duration(bridged_s)} total) are filled with the mean power")
     columns = ["domain", "energy", "method", "95 % interval", "sensor, period"]
     return FigureList("Energy", columns, rows, ". ".join(notes))
 

@@ -100,7 +100,7 @@ def _print_layer(console: Console, found: LayerEstimate) -> None:
         console,
         f"{found['energy_uj']:,.2f} uJ, {found['cycles']:,} cycles, {used}",
         *(f"  {line}" for line in found["mapping"]),
-        f"the best of {found['space']:,} mappings; {pruned:.4f} % of them were ruled out unseen",
+        f"the best of {found['space']:,} mappings; {pruned:.4f} % were pruned without evaluation",
     )
     if not found["validated"]:
         say(console, _NOT_VALIDATED)

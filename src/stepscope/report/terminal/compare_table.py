@@ -149,9 +149,8 @@ def _answer(each: Against, baseline: str) -> str:
     if ratio is None or ratio.low is None or ratio.high is None:
         why = "too few rounds for an interval, at least 3 are needed"
         if ratio is None:
-            why = (
-                "they have no runs or rounds in common" if each.figures["runs"] else "no run counts"
-            )
+            shared = "they have no runs or rounds in common"
+            why = shared if each.figures["runs"] else "it has no usable run"
         return f"Cannot tell whether {name} is faster or slower than {baseline}: {why}."
     seen = f"{ratio.ratio:.3g} times the throughput ({ratio.low:.3g} to {ratio.high:.3g})"
     if each.verdict != NO_DIFFERENCE:

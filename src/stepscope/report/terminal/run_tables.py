@@ -158,7 +158,7 @@ _BAR_WIDTH = 18  # the widest figures and a full bar take 80 columns
 _MOST_LAYERS = 10
 _BOUND_BY = {
     "data": "the device waits for data",
-    "host": "the device waits for the host, which takes as long to issue the work as it takes",
+    "host": "the device waits for the host, which cannot issue the work fast enough",
     "device": "the device is busy: the host waits for it",
 }
 
@@ -262,11 +262,11 @@ def _closing_lines(run: Run) -> Iterator[str]:
     if device := summary.get("device"):
         yield _BOUND_BY.get(device["bound_by"] or "", "")
     if bad := summary.get("bad_samples"):
-        yield f"images that could not be read: {bad:,}, named in events.jsonl"
+        yield f"{format_count(bad, 'image')} could not be read, see events.jsonl"
     if peak_bytes := summary.get("peak_memory_bytes"):
         line = f"peak memory {format_bytes(peak_bytes)}"
         if device_peak_bytes := summary.get("device_peak_memory_bytes"):
-            line += f", and {format_bytes(device_peak_bytes)} of the device"
+            line += f", {format_bytes(device_peak_bytes)} on the device"
         yield line
     if (energy := summary.get("energy")) and energy["joules"] is not None:
         yield _about_energy(energy)
@@ -282,9 +282,9 @@ def _closing_lines(run: Run) -> Iterator[str]:
 def _about_layers(run: Run, layers: list[LayerTime]) -> str:
     steps = run.steps["detail"].count(schema.LAYERS)
     asked = run.spec.get("layers")
-    more = f"; {asked} were asked for" if asked and asked != steps else ""
+    more = f"; {asked} were requested" if asked and asked != steps else ""
     shown = f"the largest {_MOST_LAYERS} of {len(layers)}" if len(layers) > _MOST_LAYERS else "all"
-    return f"layers: {shown}, means of {steps} steps with hooks{more}"
+    return f"layers: {shown}, mean of {format_count(steps, 'step')} timed with hooks{more}"
 
 
 def _about_cost(instrument: Instrument) -> Iterator[str]:
@@ -307,14 +307,14 @@ def _about_energy(energy: EnergyFigures) -> str:
     joules = format_known(energy["joules"], format_joules)
     domains, idle_w = energy["domains"], energy["idle_w"]
     by = ", ".join(f"{domain} ({domains[domain]['sensor']})" for domain in energy["covers"])
-    before = "" if idle_w is None else f", {idle_w:.1f} W before it ran"
+    before = "" if idle_w is None else f", {idle_w:.1f} W before the run"
     return f"energy {joules}, {energy['mean_w']:.1f} W on average{before}: {by}"
 
 
 def about_throttling(throttling: ThrottlingFigures) -> str:
     """Return one line on the throttled steps and their slowdown, from the summary."""
     if not throttling["steps"]:
-        return f"none, by {', '.join(throttling['watched'])}"
+        return f"none detected ({', '.join(throttling['watched'])})"
     text = f"{throttling['steps']:,} steps"
     if (share := throttling["share_of_time"]) is not None:
         text += f", {format_share(share)} of the time"
@@ -332,8 +332,8 @@ def about_limit(flop_per_s: float, summary: Summary) -> str:
         limit = (summary.get("absent") or {}).get("share_of_peak", "no peak is known")
     elif share > 1:
         limit = (
-            f"{format_share(share)} of the peak that is kept, which was measured on a busy "
-            "machine: stepscope doctor --peaks"
+            f"{format_share(share)} of the saved peak, which was measured on a busy machine; "
+            "measure it again: stepscope doctor --peaks"
         )
     else:
         limit = f"{format_share(share)} of this machine's peak"
