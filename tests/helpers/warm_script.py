@@ -15,7 +15,7 @@ import runpy
 import sys
 import threading
 
-from stepscope.trace.bootstrap import _AfterImport, attach
+from stepscope.trace.bootstrap import _AfterTorch, attach
 
 
 def main(stdout: str, stderr: str, tests: str, *command: str) -> int:
@@ -27,7 +27,7 @@ def main(stdout: str, stderr: str, tests: str, *command: str) -> int:
     if path:
         os.environ["PYTHONPATH"] = os.pathsep.join(path)
     attach(request)
-    waiting = next(each for each in sys.meta_path if isinstance(each, _AfterImport))
+    waiting = next(each for each in sys.meta_path if isinstance(each, _AfterTorch))
     sys.meta_path.remove(waiting)
     waiting._call()
     sys.path[:] = [entry for entry in sys.path if entry != tests]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
@@ -29,22 +29,15 @@ ON_DEVICE = (
 NOTHING_READ = "DistributedDataParallel was used, but no fully recorded step had an allreduce"
 
 
-class _Prepared(NamedTuple):
-    """A reducer that awaits a backward pass, and its statistics of the previous one."""
-
-    reducer: weakref.ref[Any]
-    at_ns: int
-    ready_before_ns: list[int]
-
-
 @dataclass(slots=True)
 class AllreduceWatch:
     """The reducers that await a backward pass, and the communication time of unfinished steps.
 
-    `own_ns` is the time spent on reading them.
+    `prepared` has each reducer by id, when it was prepared, and its statistics of the previous
+    pass. `own_ns` is the time spent on reading them.
     """
 
-    prepared: dict[int, _Prepared] = field(default_factory=dict)
+    prepared: dict[int, tuple[weakref.ref[Any], int, list[int]]] = field(default_factory=dict)
     seen: bool = False
     read: bool = False
     on_device: bool = False
@@ -96,7 +89,7 @@ def watch_allreduce(state: HookState, patches: Patches) -> None:
                 return
             at_ns = now_ns()
             known = reducer.get_backward_stats()
-            allreduce.prepared[id(reducer)] = _Prepared(weakref.ref(reducer), at_ns, known)
+            allreduce.prepared[id(reducer)] = (weakref.ref(reducer), at_ns, known)
             allreduce.own_ns += now_ns() - at_ns
 
         return prepare_for_backward

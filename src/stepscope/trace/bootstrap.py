@@ -142,7 +142,7 @@ def attach(request: str) -> None:
     die_with_parent(asked["parent"])
     os.set_inheritable(asked["messages"], False)
     attachment = _Attachment(asked, file_identity(asked["messages"]))
-    sys.meta_path.insert(0, _AfterImport("torch", attachment.begin))
+    sys.meta_path.insert(0, _AfterTorch(attachment.begin))
     atexit.register(attachment.end)
     os.register_at_fork(after_in_child=attachment.forked)
     original_exit = os._exit
@@ -214,18 +214,17 @@ def _raised() -> str | None:
     return f"{type(error).__name__}: {first_line}".rstrip(": ")
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Call a function once, right after the first import of a module."""
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Call a function once, right after the first import of torch."""
 
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
-        self._name = name
+    def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find the module with the other finders, and call the function after its loader."""
-        if name != self._name:
+        """Find torch with the other finders, and call the function after its loader."""
+        if name != "torch":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, pairwise, repeat
 from operator import sub
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stepscope.meter.clock import seconds
 from stepscope.meter.step_rows import (
@@ -131,16 +131,6 @@ class Sink(Protocol):
         """Receive a finished epoch (`train`) or evaluation (`test`)."""
 
 
-class _PendingStep(NamedTuple):
-    """A step that the device may not have completed."""
-
-    step: Step
-    epoch: Epoch
-    number: int
-    samples: int | None
-    step_ns: int
-
-
 @dataclass(slots=True)
 class RowBuilder:
     """Pass finished steps, epochs and evaluations to the sink, in their order."""
@@ -149,7 +139,8 @@ class RowBuilder:
     origin_ns: int
     communication: CommunicationTime = field(default_factory=CommunicationTime)
     steps_ns: int = 0  # of all steps so far
-    _pending: deque[_PendingStep] = field(default_factory=deque)
+    # Steps that the device may not have completed; their epoch, number, samples and time.
+    _pending: deque[tuple[Step, Epoch, int, int | None, int]] = field(default_factory=deque)
 
     def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
         """Count a step in its epoch. Its row is written by the next `write`."""
@@ -157,7 +148,7 @@ class RowBuilder:
         step_ns = end_ns - step.begin_ns - step.out_ns
         samples = step.trained_samples()
         self._count(epoch, [samples], step.spent[DATA], step_ns)
-        self._pending.append(_PendingStep(step, epoch, epoch.timing.steps, samples, step_ns))
+        self._pending.append((step, epoch, epoch.timing.steps, samples, step_ns))
 
     def repeats(self, repeats: RepeatedSteps, which: range, epoch: Epoch, detail: str) -> None:
         """Count some repeated steps in their epoch and write them after the earlier ones."""
@@ -221,14 +212,14 @@ class RowBuilder:
 
     def wait(self) -> None:
         """Wait until the device has completed everything, and write it."""
-        for pending in self._pending:
-            if pending.step.device_laps:
-                pending.step.device_laps[-1][1].wait()
+        for step, *_ in self._pending:
+            if step.device_laps:
+                step.device_laps[-1][1].wait()
         self.write()
 
     def write(self) -> None:
         """Write all steps that the device has completed."""
-        while self._pending and self._pending[0].step.is_over_on_device():
+        while self._pending and self._pending[0][0].is_over_on_device():
             step, epoch, number, samples, step_ns = self._pending.popleft()
             loss = read_losses(step.losses)
             epoch.take_losses([loss], [samples])
