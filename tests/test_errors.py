@@ -77,17 +77,19 @@ def test_a_full_disk_without_words_still_has_a_message():
     assert "cannot write x: no words" in str(disk_full(OSError("no words"), "x"))
 
 
-@pytest.mark.parametrize("wrong", ["batchsize", "batch-size", "BATCH_SIZE", "bach_size"])
-def test_the_nearest_name_is_found_whatever_the_case_and_dashes(wrong):
-    assert nearest(wrong, ["epochs", "batch_size", "lr"]) == " Did you mean 'batch_size'?"
-
-
-def test_a_name_with_dashes_is_suggested_as_it_is_written():
-    assert nearest("onecycle", ["cosine", "one-cycle"]) == " Did you mean 'one-cycle'?"
-
-
-def test_where_nothing_is_near_everything_known_is_listed():
-    assert nearest("zzz", ["lr", "epochs"]) == " Known: epochs, lr."
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        *(
+            (wrong, "Did you mean 'batch_size'?")
+            for wrong in ("batchsize", "BATCH-SIZE", "bach_size")
+        ),
+        ("onecycle", "Did you mean 'one-cycle'?"),
+        ("zzz", "Known: batch_size, epochs, lr, one-cycle."),
+    ],
+)
+def test_the_nearest_name_is_suggested_or_all_are_listed(wrong, said):
+    assert nearest(wrong, ["epochs", "batch_size", "lr", "one-cycle"]) == f" {said}"
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,5 @@ def test_where_nothing_is_near_everything_known_is_listed():
 )
 def test_an_error_is_made_again_from_what_a_process_ended_with(kind):
     again = error_of(kind.exit_code, "so it was")
-
     assert type(again) is kind
     assert str(again) == "so it was"

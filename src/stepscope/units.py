@@ -77,12 +77,7 @@ def parse_duration(text: str) -> float:
 
 def format_bandwidth(bytes_per_s: float) -> str:
     """Print a bandwidth in bits, as networks are sold: `25 Gbit/s`."""
-    rate = bytes_per_s * 8
-    for unit in ("", "k", "M"):
-        if rate < 999.5:
-            return f"{rate:.3g} {unit}bit/s"
-        rate /= 1000
-    return f"{rate:,.4g} Gbit/s"
+    return _with_prefix(bytes_per_s * 8, "bit/s", "", "k", "M", "G")
 
 
 def format_bytes(size: float) -> str:
@@ -164,11 +159,15 @@ def format_range(
 
 def format_flop_per_s(rate: float) -> str:
     """Print operations a second with a decimal unit: `41.3 GFLOP/s`."""
-    for unit in ("", "k", "M", "G"):
-        if abs(rate) < 999.5:
-            return f"{rate:.3g} {unit}FLOP/s"
-        rate /= 1000
-    return f"{rate:,.3g} TFLOP/s" if abs(rate) < 999.5 else f"{rate / 1000:,.3g} PFLOP/s"
+    return _with_prefix(rate, "FLOP/s", "", "k", "M", "G", "T", "P")
+
+
+def _with_prefix(value: float, unit: str, *prefixes: str) -> str:
+    for prefix in prefixes[:-1]:
+        if abs(value) < 999.5:
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    return f"{value:,.4g} {prefixes[-1]}{unit}"
 
 
 def format_path(path: Path) -> str:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyze.phase_shares import dropped_epochs, time_by_phase
+from stepscope.analyze.phase_shares import dropped_epochs_of, time_by_phase
 from stepscope.analyze.run_summary import (
     LEAST_BLOCKS,
     Measured,
@@ -189,11 +189,17 @@ def test_steps_without_any_phases_say_so(tmp_path: Path) -> None:
     assert set(summary["absent"]) == nones(summary)
 
 
+def run_of(steps: Table, drop_epochs: int = 1) -> Run:
+    run = Run(Path(), {"spec": {"drop_epochs": drop_epochs}})
+    run.__dict__["steps"] = steps
+    return run
+
+
 @given(st.lists(st.integers(1, 9)), st.integers(0, 9))
 def test_whatever_is_dropped_comes_first_and_something_is_left(
     epochs: list[int], first: int
 ) -> None:
-    dropped = dropped_epochs(Table({"epoch": epochs}), first)
+    dropped = dropped_epochs_of(run_of(Table({"epoch": epochs}), first))
     left = set(epochs) - set(dropped)
     assert len(dropped) in (0, first)
     assert bool(left) == bool(epochs)
@@ -292,7 +298,7 @@ def tables(draw: st.DrawFn) -> Table:
 
 @given(tables())
 def test_for_any_steps_shares_sum_to_one_and_totals_to_the_time_of_the_run(steps: Table) -> None:
-    dropped = dropped_epochs(steps)
+    dropped = dropped_epochs_of(run_of(steps))
     phases = time_by_phase(steps, dropped)
     kept = [
         detail == "full" and epoch not in dropped

@@ -33,7 +33,6 @@ from stepscope.stats import least_squares, median
 # --- Joules by phase
 
 
-MEASURED, ESTIMATED = "measured", "estimated"
 _SEVERAL = 4.0  # in periods of the sensor
 _LEAST_SHARE = 0.02  # share of the time below which a phase cannot be separated from the rest
 _MOST_WINDOWS = 2000
@@ -107,7 +106,7 @@ def _measure(seen: SeenSteps, phase: str, curve: Curve) -> PhaseEnergy | None:
         if joules is None:
             return None
         total_j += joules
-    return {"joules": total_j * seen.unseen, "how": MEASURED, "interval": None, "reason": None}
+    return {"joules": total_j * seen.unseen, "how": "measured", "interval": None, "reason": None}
 
 
 def _combine(one: PhaseEnergy, other: PhaseEnergy) -> PhaseEnergy:
@@ -149,7 +148,7 @@ def _fit(seen: SeenSteps, curve: Curve, age_s: float) -> dict[str, PhaseEnergy]:
             beyond = sum(seen.phases[name]) / windowed_s * seen.unseen
             found[name] = {
                 "joules": min(max(middle, low), high) * beyond,
-                "how": ESTIMATED,
+                "how": "estimated",
                 "interval": [low * beyond, high * beyond],
                 "reason": None,
             }

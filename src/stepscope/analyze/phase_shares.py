@@ -18,15 +18,11 @@ from stepscope.stats import quantile
 DROP_EPOCHS = 1  # the default of `--drop-epochs`, also used for traces
 
 
-def dropped_epochs(steps: Table, first: int = DROP_EPOCHS) -> list[int]:
-    """Return the first epochs, which are excluded; an empty list if there are no others."""
-    seen = sorted(set(steps["epoch"]))
-    return seen[:first] if len(seen) > first else []
-
-
 def dropped_epochs_of(run: Run) -> list[int]:
-    """Return the epochs that a run's own settings exclude."""
-    return dropped_epochs(run.steps, run.spec.get("drop_epochs", DROP_EPOCHS))
+    """Return the first epochs, which are excluded; an empty list if there are no others."""
+    first = run.spec.get("drop_epochs", DROP_EPOCHS)
+    seen = sorted(set(run.steps["epoch"]))
+    return seen[:first] if len(seen) > first else []
 
 
 def dropped_note(figures: Summary) -> str:

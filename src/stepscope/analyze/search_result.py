@@ -18,19 +18,14 @@ from stepscope.records.types import (
 # --- Pareto front
 
 
-def front(points: Sequence[tuple[float | None, ...]]) -> list[int]:
-    """Return the indices of the points on the Pareto front; a point with a None is not on it."""
-    known = {
-        index: tuple(value for value in point if value is not None)
-        for index, point in enumerate(points)
-        if None not in point
-    }
+def front(points: Sequence[tuple[float, ...]]) -> list[int]:
+    """Return the indices of the Pareto front: no different point is as good in every value."""
     return [
         index
-        for index, point in known.items()
+        for index, point in enumerate(points)
         if not any(
             other != point and all(a >= b for a, b in zip(other, point, strict=True))
-            for other in known.values()
+            for other in points
         )
     ]
 
@@ -55,11 +50,9 @@ def designs_of(sweep: Sweep) -> list[SearchedDesign]:
         for proposal in sweep.info.get("proposals") or []
         if (trials := _trials_of(sweep, proposal["values"]))
     ]
-    on_front = front(
-        [(row["validation_accuracy"], -row["energy_mj"], -row["cycles"]) for row in rows]
-    )
-    for index in on_front:
-        rows[index]["on_front"] = True
+    known = [(row, found) for row in rows if (found := row["validation_accuracy"]) is not None]
+    for index in front([(found, -row["energy_mj"], -row["cycles"]) for row, found in known]):
+        known[index][0]["on_front"] = True
     return sorted(
         rows,
         key=lambda row: (-row["epochs"], *merit(row["validation_accuracy"], row["energy_mj"])),
