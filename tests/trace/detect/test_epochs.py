@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from scripted_clock import MS
-from simulated_loop import ADAM, OTHER_LOADER, SGD, TEST, TRAIN, Loop, Sheet, fields_of
+from simulated_loop import ADAM, MODEL, OTHER_LOADER, SGD, TEST, TRAIN, Loop, Sheet, fields_of
 
 from stepscope.meter.step_rows import LoadTiming, load_of_step
 from stepscope.trace import event_buffer as e
@@ -32,16 +32,35 @@ def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop:
     assert loop.sheet.of("train")[0].start_s == pytest.approx(0.006)
 
 
-def test_a_training_that_begins_its_loader_anew_has_left_the_epoch_before(loop: Loop) -> None:
-    loop.iterate(ms=5, of=7)
-    for _ in range(2):  # a search for a learning rate, whose iterator lives on
-        loop.step()
-    loop.wait(100)
-    for key in (101, 102):
-        with loop.iterating(key, ms=5, of=7):
-            loop.step(key)
-    assert [row.epoch for row in loop.sheet.rows] == [1, 1, 2, 3]
-    assert loop.sheet.lasted_ms == [10] * 4
+# What a loop does; of each step: its epoch, how long it takes, and its samples.
+EPOCHS = {
+    "updates without a loader before the first epoch are an epoch of their own": (
+        "learn, learn, train 2",
+        ([1, 1, 2, 2], [9, 9, 10, 10], [8] * 4),
+    ),
+    "a training that begins its loader anew has left a search for a learning rate": (
+        "iterate ms=5 of=7, step, step, wait 100, "
+        "iterate 101 ms=5 of=7, step 101, exhaust 1 101, "
+        "iterate 102 ms=5 of=7, step 102, exhaust 1 102",
+        ([1, 1, 2, 3], [10] * 4, [8] * 4),
+    ),
+    "a new optimiser after a loader's end begins an epoch with all of the data at once": (
+        f"make {ADAM}, train 2, wait 1000, make {SGD}, " + f"learn {MODEL} {SGD} samples=16, " * 3,
+        ([1, 1, 2, 2, 2], [10, 10, 9, 9, 9], [8, 8, 16, 16, 16]),
+    ),
+    "an update after a loader's end is of its epoch": (
+        f"make {ADAM}, make {SGD}, " + f"train 2, learn {MODEL} {SGD}, " * 2,
+        ([1, 1, 1, 2, 2, 2], [10, 10, 10] * 2, [8] * 6),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EPOCHS)
+def test_a_step_belongs_to_the_epoch_of_its_loader(loop: Loop, name: str) -> None:
+    script, expected = EPOCHS[name]
+    loop.play(script)
+    epochs = [row.epoch for row in loop.sheet.rows]
+    assert (epochs, loop.sheet.lasted_ms, loop.sheet.samples) == expected
 
 
 def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop) -> None:
@@ -99,15 +118,6 @@ def test_a_batch_trained_after_the_loaders_end_is_a_step_of_its_epoch(loop: Loop
     loop.test(2)
     assert loop.sheet.numbers == [(1, 1), (1, 2)]
     assert loop.sheet.lasted_ms == [11, 10]
-
-
-def test_updates_without_a_loader_before_the_first_epoch_are_an_epoch_of_their_own(
-    loop: Loop,
-) -> None:
-    loop.learn()
-    loop.learn()
-    loop.train(2)
-    assert loop.sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
 def test_a_script_that_ends_in_the_middle_of_an_epoch_leaves_its_steps(loop: Loop) -> None:
@@ -281,28 +291,6 @@ def test_an_iterator_made_long_before_the_training_begins_when_it_is_used(loop: 
     [epoch] = loop.sheet.of("train")
     assert epoch.loader_start_s == pytest.approx(0.005)
     assert epoch.total_s == pytest.approx(0.026)
-
-
-def test_a_new_optimiser_after_a_loaders_end_begins_an_epoch_without_one(loop: Loop) -> None:
-    """First in batches, and then all of the data at once by another optimiser."""
-    loop.make(ADAM)
-    loop.train(2)
-    loop.wait(1000)
-    loop.make(SGD)
-    for _ in range(3):
-        loop.learn(optimizer=SGD, samples=16)
-    assert loop.sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
-    assert loop.sheet.samples == [8, 8, 16, 16, 16]
-    assert loop.sheet.lasted_ms == [10, 10, 9, 9, 9]
-
-
-def test_an_update_after_a_loaders_end_is_of_its_epoch(loop: Loop) -> None:
-    loop.make(ADAM)
-    loop.make(SGD)
-    for _ in range(2):
-        loop.train(2)
-        loop.learn(optimizer=SGD)
-    assert [timing.steps for timing in loop.sheet.of("train")] == [3, 3]
 
 
 def test_a_loader_that_goes_on_after_its_last_batch_has_as_many_epochs_as_tests(loop: Loop) -> None:
