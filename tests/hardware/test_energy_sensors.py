@@ -51,13 +51,15 @@ def test_a_board_tells_the_power_of_its_rails(tree, wanted_w, tmp_path):
     assert domains(tree, tmp_path) == pytest.approx(wanted_w)
 
 
-def test_a_boards_input_is_not_added_to_its_rails_and_rails_without_an_input_are(tmp_path):
-    def taken(tree: Tree) -> list[str]:
-        sensors = find_sensors(write_tree(tree, tmp_path)).working
-        return widest({sensor.domain: sensor.contains for sensor in sensors})
+def taken(tree: Tree, folder: Path) -> list[str]:
+    """Return the domains whose powers are added."""
+    sensors = find_sensors(write_tree(tree, folder)).working
+    return sorted(widest({sensor.domain: sensor.contains for sensor in sensors}))
 
-    assert taken(JETSON_NANO) == ["POM_5V_IN"]
-    assert sorted(taken(JETSON_AGX_XAVIER)) == ["CPU", "CV", "GPU", "SOC", "SYS5V", "VDDRQ"]
+
+def test_a_boards_input_is_not_added_to_its_rails_and_rails_without_an_input_are(tmp_path):
+    assert taken(JETSON_NANO, tmp_path) == ["POM_5V_IN"]
+    assert taken(JETSON_AGX_XAVIER, tmp_path) == ["CPU", "CV", "GPU", "SOC", "SYS5V", "VDDRQ"]
 
 
 def test_a_laptop_tells_joules_by_zone_and_its_drain_by_battery(tmp_path):
@@ -137,18 +139,15 @@ def test_a_rail_of_an_unknown_board_is_read_and_never_added(tmp_path):
 
 
 def test_the_power_of_an_apu_has_its_processor_in_it_and_a_cards_has_not(tmp_path):
-    def taken(tree: Tree) -> list[str]:
-        sensors = find_sensors(write_tree(tree, tmp_path)).working
-        return sorted(widest({sensor.domain: sensor.contains for sensor in sensors}))
-
-    assert taken(AMD_LAPTOP) == ["apu hwmon3"]
+    assert taken(AMD_LAPTOP, tmp_path) == ["apu hwmon3"]
     card = {"sys/class/hwmon/hwmon5/name": "amdgpu\n"}
     card |= {"sys/class/hwmon/hwmon5/power1_average": "60000000\n"}
     both = replace(AMD_LAPTOP, name="both", files={**AMD_LAPTOP.files, **card})
-    assert taken(both) == ["apu hwmon3", "gpu hwmon5"]
+    assert taken(both, tmp_path) == ["apu hwmon3", "gpu hwmon5"]
     (chip,) = (name for name in AMD_LAPTOP.files if name.endswith("power1_input"))
     without = {name: text for name, text in AMD_LAPTOP.files.items() if name != chip}
-    assert taken(replace(AMD_LAPTOP, name="silent", files=without)) == ["package-0"]
+    silent = replace(AMD_LAPTOP, name="silent", files=without)
+    assert taken(silent, tmp_path) == ["package-0"]
 
 
 def test_the_voltage_over_the_shunts_is_no_rail(tmp_path):

@@ -217,16 +217,11 @@ def test_where_one_thing_cannot_be_set_the_others_are_put_back(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     lowest = root / "sys/devices/system/cpu/cpufreq/policy3/scaling_min_freq"
     planned = changes(protocol(root), root)
-    forbid_writing(lowest)
+    lowest.unlink()
+    lowest.symlink_to("/proc/version")  # a file that nobody can write, not even root
     with pytest.raises(MachineError, match=r"As root: echo 1500000 \| sudo tee .*policy3"):
         apply(planned, root)
     assert read_conditions(root)["governor"].value == "ondemand"
-
-
-def forbid_writing(file: Path) -> None:
-    """Put a file of the kernel in its place that nobody can write, not even root."""
-    file.unlink()
-    file.symlink_to("/proc/version")
 
 
 def test_a_power_mode_that_cannot_be_set_says_why_and_which_command(tmp_path):

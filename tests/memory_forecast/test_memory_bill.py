@@ -43,8 +43,8 @@ def test_the_fullest_pool_binds(name, item, pool, limit_bytes):
 def test_a_limit_of_nothing_binds_and_is_not_divided_by():
     bill = bill_of([1] * len(ITEMS), 0)
     assert not bill.fits
-    assert bill.filled_share > 1
-    assert bill_of([0] * len(ITEMS), 0).filled_share == 0
+    assert bill.filled_share("host") > 1
+    assert bill_of([0] * len(ITEMS), 0).filled_share("host") == 0
 
 
 def test_the_smallest_limit_of_the_host_binds():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from scripted_clock import ScriptedClock
 
 from stepscope.hardware.process import read_tree, with_pss, with_workers_sizes
 from stepscope.meter import clock
@@ -79,19 +80,11 @@ def sampler(holder: Holder, tmp_path: Path) -> Iterator[Sampler]:
         yield Sampler(psutil.Process(holder.process.pid), log, clock.now_ns())
 
 
-class Time:
-    """A time that passes when it is told to."""
-
-    now_ns = clock.now_ns()
-
-    def pass_s(self, seconds: float) -> None:
-        self.now_ns += round(seconds * 1e9)
-
-
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    scripted = Time()
-    monkeypatch.setattr(telemetry_sampler, "now_ns", lambda: scripted.now_ns)
+def time(monkeypatch: pytest.MonkeyPatch) -> ScriptedClock:
+    scripted = ScriptedClock()
+    scripted.pass_ms(1e6)
+    monkeypatch.setattr(telemetry_sampler, "now_ns", scripted)
     return scripted
 
 
@@ -109,18 +102,18 @@ def has_pss(sampler: Sampler) -> bool:
 @pytest.mark.usefixtures("_pss_is_costly")
 def test_the_proportional_size_is_read_again_after_growth_and_after_a_minute(sampler, holder, time):
     assert has_pss(sampler)
-    time.pass_s(2)
+    time.pass_ms(2_000)
     assert not has_pss(sampler)
     holder.hold(20 * MIB)
     assert has_pss(sampler)
-    time.pass_s(0.5)
+    time.pass_ms(500)
     holder.hold(20 * MIB)
     assert not has_pss(sampler), "at most once a second"
-    time.pass_s(0.6)
+    time.pass_ms(600)
     assert has_pss(sampler)
-    time.pass_s(59)
+    time.pass_ms(59_000)
     assert not has_pss(sampler)
-    time.pass_s(2)
+    time.pass_ms(2_000)
     assert has_pss(sampler), "after a minute, whatever it costs"
 
 
@@ -137,7 +130,7 @@ def test_a_sample_that_is_cheap_is_taken_twice_a_second_and_a_costly_one_once(sa
 def test_the_last_sample_has_every_size(sampler, holder, time):
     holder.hold(1, "worker")
     assert has_pss(sampler)
-    time.pass_s(0.1)
+    time.pass_ms(100)
     last = sampler.sample(is_last=True)
     assert last is not None
     assert last.pss_bytes is not None
@@ -151,7 +144,7 @@ def test_workers_are_weighed_once_a_second_however_costly(sampler, holder, time)
     assert sampler.others_bytes > 20 * MIB
     for size in (30 * MIB, 10 * MIB):  # others in its place, with more and with less
         holder.hold(size, "worker")
-        time.pass_s(1.1)
+        time.pass_ms(1_100)
         reading = sampler.sample()
         assert reading is not None
         assert (reading.workers, reading.pss_bytes) == (1, None)
@@ -163,7 +156,7 @@ def test_workers_that_have_ended_hold_nothing(sampler, holder, time):
     holder.hold(20 * MIB, "worker")
     sampler.sample()
     holder.hold(1)
-    time.pass_s(0.1)
+    time.pass_ms(100)
     reading = sampler.sample()
     assert reading is not None
     assert (reading.workers, reading.workers_private_bytes) == (0, 0)

@@ -91,7 +91,7 @@ def check_fit(
         workers=spec.workers,
         workers_that_fit=_workers_that_fit(spec, inputs, bill),
     )
-    if bill.filled_share <= _REMEDIES_FROM:
+    if bill.filled_share(bill.binding) <= _REMEDIES_FROM:
         return fit
     found, untried = _find_remedies(spec, model, inputs, memory)
     return replace(fit, remedies=tuple(found), remedies_reason=untried)

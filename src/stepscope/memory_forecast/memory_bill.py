@@ -61,12 +61,11 @@ class Bill:
     @property
     def binding(self) -> Pool:
         """The fullest pool."""
-        return max(self.limits, key=self._filled_share)
+        return max(self.limits, key=self.filled_share)
 
-    @property
-    def filled_share(self) -> float:
-        """The share of the fullest pool that is used; above 1 the run does not fit."""
-        return self._filled_share(self.binding)
+    def filled_share(self, pool: Pool) -> float:
+        """Return the used share of a pool; above 1 the run does not fit."""
+        return self.pool_bytes(pool) / max(1, self.limits[pool].bytes)
 
     @property
     def fits(self) -> bool:
@@ -76,9 +75,6 @@ class Bill:
     def fits_into(self, pool: Pool, share: float = 1.0) -> bool:
         """Return whether the run fits into a share of a pool."""
         return self.pool_bytes(pool) <= share * self.limits[pool].bytes
-
-    def _filled_share(self, pool: Pool) -> float:
-        return self.pool_bytes(pool) / max(1, self.limits[pool].bytes)
 
 
 def memory_limits(

@@ -14,19 +14,19 @@ from stepscope.meter.step_meter import StepMeter
 from stepscope.records import schema
 from stepscope.records.types import PhaseCounters
 
-Read = Callable[[], Mapping[str, CounterReading]]
+Readings = Mapping[str, CounterReading]
 
 
 @dataclass(slots=True)
 class CounterWindow:
     """Read counters at the laps of a meter while the window is open."""
 
-    read: Read
+    read: Callable[[], Readings]
     meter: StepMeter
-    _before: Mapping[str, CounterReading] = field(default_factory=dict)
-    _by_phase: dict[
-        int, list[tuple[Mapping[str, CounterReading], Mapping[str, CounterReading]]]
-    ] = field(default_factory=lambda: defaultdict(list))
+    _before: Readings = field(default_factory=dict)
+    _by_phase: dict[int, list[tuple[Readings, Readings]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     def open(self) -> None:
         """Start reading."""
