@@ -8,9 +8,9 @@ from stepscope.analyze.comparison_sides import Group, groups_of, name_of
 from stepscope.analyze.sweep_summary import rate_interval, rows_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
-from stepscope.records.types import GroupRow
+from stepscope.records.types import GroupFigures, GroupRow
 from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
-from stepscope.report.html.page_content import Document
+from stepscope.report.html.page_content import Document, Section
 from stepscope.report.html.run_page import about
 from stepscope.report.terminal.sweep_table import SETTING_COLUMNS, setting_cells
 from stepscope.report.terminal.table_style import FigureList
@@ -26,16 +26,8 @@ def document_of_groups(groups: Sequence[Group]) -> Document:
         ["run", "group", "training"],
         [[run.path.name, group.name, about(run)] for group in groups for run in group.runs],
     )
-    return Document(
-        title=f"{count} runs",
-        subtitle="; ".join(group.name for group in groups),
-        verdict=list(_verdict(rows)),
-        findings=[],
-        figures=[_side_by_side(rows)],
-        sections=sections_of_groups(groups),
-        values={"groups": rows},
-        appendix=[runs],
-    )
+    names = "; ".join(group.name for group in groups)
+    return _document(f"{count} runs", names, rows, sections_of_groups(groups), runs)
 
 
 def document_of_sweep(sweep: Sweep) -> Document:
@@ -51,17 +43,24 @@ def document_of_sweep(sweep: Sweep) -> Document:
         ],
     )
     done = sum(trial.status == schema.COMPLETED for trial in sweep.trials)
-    groups = groups_of(sweep)
-    return Document(
-        title=str(sweep.info.get("name") or sweep.path.name),
-        subtitle=f"{len(rows)} settings, {done} of {len(sweep.trials)} trials completed",
-        verdict=list(_verdict(rows)),
-        findings=[],
-        figures=[_side_by_side(rows)],
-        sections=sections_of_groups(groups, sweep_chart(settings)),
-        values={"groups": rows},
-        appendix=[trials],
-    )
+    title = str(sweep.info.get("name") or sweep.path.name)
+    count = f"{len(rows)} settings, {done} of {len(sweep.trials)} trials completed"
+    sections = sections_of_groups(groups_of(sweep), sweep_chart(settings))
+    return _document(title, count, rows, sections, trials)
+
+
+def _document(
+    title: str,
+    subtitle: str,
+    rows: list[GroupRow],
+    sections: Sequence[Section],
+    appendix: FigureList,
+) -> Document:
+    cells = [[row["name"], *setting_cells(row)] for row in rows]
+    figures = FigureList("Side by side", ["setting", *SETTING_COLUMNS], cells)
+    verdict = list(_verdict(rows))
+    values: GroupFigures = {"groups": rows}
+    return Document(title, subtitle, verdict, [], [figures], sections, values, [appendix])
 
 
 def _outcome(trial: Trial) -> tuple[str, str]:
@@ -104,8 +103,3 @@ def _verdict(rows: Sequence[GroupRow]) -> Iterator[str]:
         yield f"Not measurably slower (the intervals overlap or are unknown): {'; '.join(tied)}."
     else:
         yield "Its interval overlaps no other. For the ratios, use `stepscope compare`."
-
-
-def _side_by_side(rows: Sequence[GroupRow]) -> FigureList:
-    cells = [[row["name"], *setting_cells(row)] for row in rows]
-    return FigureList("Side by side", ["setting", *SETTING_COLUMNS], cells)

@@ -20,18 +20,15 @@ class _Letters:
     """The characters of bars; each part of a stack has its own, for display without colour."""
 
     bar: str
-    low: str
-    line: str
-    middle: str
-    high: str
+    interval: str
     parts: str
     steps: str
     chosen: str
     to: str
 
 
-_UNICODE = _Letters("█", "├", "─", "●", "┤", "█▓▒░▚▞", "▁▂▃▄▅▆▇█", "← chosen", "→")
-_ASCII = _Letters("=", "|", "-", "o", "|", "#=+:~.", "_.-=+*#@", "<- chosen", "to")
+_UNICODE = _Letters("█", "├─●┤", "█▓▒░▚▞", "▁▂▃▄▅▆▇█", "← chosen", "→")
+_ASCII = _Letters("=", "|-o|", "#=+:~.", "_.-=+*#@", "<- chosen", "to")
 
 
 def print_graph(console: Console, chart: Chart) -> None:
@@ -57,9 +54,10 @@ def _intervals(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
         at = scale.place(mark.y)
         drawn = [letters.bar] * at
         if mark.low is not None and mark.high is not None:
+            left, dash, middle, right = tuple(letters.interval)
             low, high = min(scale.place(mark.low), at), max(scale.place(mark.high), at)
-            drawn = [" "] * low + [letters.line] * (high - low + 1)
-            drawn[low], drawn[high], drawn[at] = letters.low, letters.high, letters.middle
+            drawn = [" "] * low + [dash] * (high - low + 1)
+            drawn[low], drawn[high], drawn[at] = left, right, middle
         line.append("".join(drawn), style=colours[mark.series])
         if mark.chosen:
             line.append(f" {letters.chosen}", style="bold")
