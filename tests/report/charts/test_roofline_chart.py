@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from stepscope.report.charts.chart import save
 from stepscope.report.charts.run_charts import roofline_chart
 from stepscope.report.html.chart_embed import as_figures, for_page, in_words
@@ -33,18 +31,14 @@ def test_the_roof_bends_at_the_ridge_and_reaches_beyond_both_phases():
     assert "forward reaches 50.0 % of its roof" in chart.subtitle
 
 
-def test_without_a_peak_or_a_count_there_is_no_chart():
+def test_what_is_unknown_is_left_out():
     assert roofline_chart(None).marks == []
     assert roofline_chart({**ROOFLINE, "peak": None}).marks == []
-
-
-def test_a_phase_whose_time_is_unknown_is_left_out():
     chart = roofline_chart({**ROOFLINE, "phases": {"forward": phase(40.0, None)}})
     assert {mark.series for mark in chart.marks} == {"roof"}
 
 
 def test_it_is_drawn_on_logarithmic_axes_and_said_in_words(tmp_path):
-    pytest.importorskip("vl_convert")
     chart = roofline_chart(ROOFLINE)
     drawn = save(chart, tmp_path / "roof.svg").read_text()
     assert "roof" in drawn

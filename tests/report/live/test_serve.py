@@ -157,14 +157,11 @@ def test_no_runs_at_all_says_what_to_do(serve, tmp_path):
     assert f"stepscope run --out {tmp_path}" in text
 
 
-def test_a_port_that_is_taken_is_said_so(stepscope, tmp_path):
+def test_a_taken_port_and_a_run_in_place_of_a_folder_are_refused(stepscope, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = stepscope("serve", tmp_path, "--port", port)
     assert done.is_refused(2, f"cannot listen on port {port}", "--port 0")
-
-
-def test_a_run_is_not_a_folder_of_runs(stepscope, tmp_path):
     done = stepscope("serve", write_run(tmp_path / "run"))
     assert done.is_refused(2, f"stepscope serve {tmp_path}")
 
