@@ -223,37 +223,42 @@ def test_most_of_the_space_is_ruled_out_unseen():
     assert 0 < found.evaluated < 0.001 * found.space
 
 
-def test_a_width_wider_than_the_array_is_refused():
-    with pytest.raises(RequestError, match="at most 16x16"):
-        map_layer(Layer(64, 64), DESIGN, Widths(32, 1))
-
-
-def test_a_kernel_that_no_scratchpad_holds_is_refused():
-    with pytest.raises(RequestError, match="one kernel of 14x14, 196 words"):
-        map_layer(Layer(3, 8, 4, 4, 14, 14), DESIGN)
+@pytest.mark.parametrize(
+    ("layer", "widths", "said"),
+    [
+        (Layer(64, 64), Widths(32, 1), "at most 16x16"),
+        (Layer(3, 8, 4, 4, 14, 14), Widths(), "one kernel of 14x14, 196 words"),
+        (Layer(512, 512, 5040, 5040, 3, 3), Widths(), "ways, and at most"),  # would take hours
+    ],
+)
+def test_a_layer_that_the_design_or_the_search_cannot_hold_is_refused(layer, widths, said):
+    with pytest.raises(RequestError, match=said):
+        map_layer(layer, DESIGN, widths)
 
 
 @pytest.mark.parametrize(
-    "text", ["C=64", "C=0,M=1,P=1,Q=1,R=1,S=1", "C=x", "C=1,C=2", "K=3", "", "C=-1,M=1"]
+    ("text", "said"),
+    [
+        ("C=64", "no M, P, Q, R, S"),
+        ("C=0,M=1,P=1,Q=1,R=1,S=1", "found C=0"),
+        ("C=x", "found 'C=x'"),
+        ("C=1,C=2", "found 'C=2'"),
+        ("K=3", "found 'K=3'"),
+        ("", "found ''"),
+        ("C=-1,M=1", "found 'C=-1'"),
+        (f"C={10**12 - 1},M=1,P=1,Q=1,R=1,S=1", "at most 1,000,000,000, found C=9{12}"),
+        ("C=8,M=16,P=4,Q=4,R=3,S=3,groups=3", "groups that divide"),
+    ],
 )
-def test_a_layer_with_a_missing_zero_or_unknown_bound_is_refused(text):
-    with pytest.raises(RequestError, match="layer: wanted"):
+def test_a_layer_that_cannot_be_read_is_refused_by_name(text, said):
+    with pytest.raises(RequestError, match=f"layer: wanted .*{said}"):
         read_layer(text)
 
 
-def test_a_bound_that_no_layer_has_is_refused_at_once():
-    with pytest.raises(RequestError, match=r"at most 1,000,000,000, found C=9{12}"):
-        read_layer(f"C={10**12 - 1},M=1,P=1,Q=1,R=1,S=1")
-
-
-def test_a_large_prime_is_mapped_and_what_would_take_hours_is_refused():
+def test_a_large_prime_is_mapped():
     assert map_layer(Layer(999_999_937, 1), DESIGN).cycles == -(-999_999_937 // 16)
-    with pytest.raises(RequestError, match="ways, and at most"):
-        map_layer(Layer(512, 512, 5040, 5040, 3, 3), DESIGN)
 
 
 def test_a_layer_is_read_with_its_stride_and_groups():
     read = read_layer("C=8, M=16,P=4,Q=4,R=3,S=3,stride=2,groups=4")
     assert read == Layer(8, 16, 4, 4, 3, 3, 2, groups=4)
-    with pytest.raises(RequestError, match="groups that divide"):
-        read_layer("C=8,M=16,P=4,Q=4,R=3,S=3,groups=3")

@@ -203,7 +203,7 @@ def test_who_has_no_home_is_told_where_it_cannot_be_kept(tmp_path, monkeypatch):
     [
         ({"power_mode": "30W"}, "15W, 7W"),
         ({"governor": "warp"}, "ondemand, performance, schedutil"),
-        ({"clocks": "fast"}, "wanted fixed"),
+        ({"clocks": "fast"}, "offers fixed"),
         ({"fan": "300"}, "max, or 0 to 255"),
         ({"turbo": "off"}, "no switch for turbo"),
     ],

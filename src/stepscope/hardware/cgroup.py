@@ -55,7 +55,7 @@ class ControlGroup:
 
 
 def make(limit_bytes: int, below: list[Path] | None = None) -> ControlGroup:
-    """Make a group that holds what joins it to a limit, swap included.
+    """Create a group that limits the memory of its processes, swap included.
 
     `below` are the groups to try, one after the other; by default ours and, in version 2, where a
     group with processes in it can have no limited children, the one above.

@@ -150,7 +150,7 @@ def _check_can_be(name: str, value: str, known: Iterable[str]) -> None:
 
 
 def _refused(name: str, known: str, value: str) -> MachineError:
-    return MachineError(f"{name}: wanted {known or 'nothing'}; found {value}.")
+    return MachineError(f"{name}: wanted {value}, but this machine offers {known or 'no choice'}.")
 
 
 def _relative(file: Path, root: Path) -> str:

@@ -1,4 +1,4 @@
-"""The page cache: evict files, and determine what is left of them in memory.
+"""The page cache: evict files, and count the pages that stay in memory.
 
 Eviction is not guaranteed: dirty or mapped pages stay, and so do files of an in-memory file system.
 So the remaining pages are counted. Caches of a disk, a hypervisor or a server are not visible.

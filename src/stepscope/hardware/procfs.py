@@ -133,7 +133,7 @@ def system_root() -> Path:
         return Path("/")
     if not Path(named).is_dir():
         raise RequestError(
-            f"{VARIABLE}: wanted a folder with proc/ and sys/ below it, found {named!r}, which is "
-            "none. Correct it or unset it."
+            f"{VARIABLE}: wanted a folder with proc/ and sys/, but {named!r} is not a folder. "
+            "Correct or unset the variable."
         )
     return Path(named).absolute()

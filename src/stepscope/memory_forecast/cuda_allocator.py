@@ -3,7 +3,7 @@
 The allocator splits segments into blocks for tensors and keeps free segments, so it reserves more
 than the largest sum of tensors. The rules (c10/cuda/CUDACachingAllocator):
 
-    a tensor of at most    comes out of a segment of        the rest of a hole is kept apart from
+    a tensor of at most    is cut from a segment of         a remainder becomes a block from
     1 MiB                  2 MiB                            512 B
     10 MiB                 20 MiB                           1 MiB
     more                   its size, in steps of 2 MiB      1 MiB
@@ -71,14 +71,14 @@ class CachingAllocator:
 
     def give_back(self, piece: _Piece) -> None:
         """Free a block and merge it with adjacent free blocks."""
-        for beside in (piece.before, piece.after):
-            if beside is not None and beside.free:
-                self._holes.remove(beside)
-                piece.size_bytes += beside.size_bytes
-                if beside is piece.before:
-                    piece.before = beside.before
+        for neighbour in (piece.before, piece.after):
+            if neighbour is not None and neighbour.free:
+                self._holes.remove(neighbour)
+                piece.size_bytes += neighbour.size_bytes
+                if neighbour is piece.before:
+                    piece.before = neighbour.before
                 else:
-                    piece.after = beside.after
+                    piece.after = neighbour.after
         _link(piece)
         piece.free = True
         self._holes.append(piece)
