@@ -70,19 +70,19 @@ COMPLAINTS: list[tuple[dict[str, Any], str]] = [
     ({"learning_mometum": 1}, "unknown setting 'learning_mometum'. Did you mean 'momentum'?"),
     ({"memory-limit": 1}, "unknown setting 'memory-limit'. Did you mean 'memory_limit'?"),
     ({"zzzz": 1}, f"unknown setting 'zzzz'. Known: {', '.join(sorted(field_names()))}."),
-    ({"optimizer": "adamm"}, "optimizer: 'adamm' is not one of them. Did you mean 'adam'?"),
+    ({"optimizer": "adamm"}, "optimizer: 'adamm' is not a choice. Did you mean 'adam'?"),
     ({"batch_size": 0}, "batch_size: wanted greater than or equal to 1, found 0"),
     ({"name": ""}, "name: wanted at least 1 character, found ''"),
     (
         {"nesterov": True, "optimizer": "adam", "persistent_workers": True},
-        "nesterov: wants optimizer sgd with momentum above 0, found adam with momentum 0.9; "
-        "persistent_workers: wants workers of 1 or more, found 0",
+        "nesterov: needs optimizer sgd with momentum above 0, found adam with momentum 0.9; "
+        "persistent_workers: needs workers of 1 or more, found 0",
     ),
-    ({"optimizer": "nesterov", "momentum": 0}, "nesterov: wants optimizer sgd with momentum above"),
+    ({"optimizer": "nesterov", "momentum": 0}, "nesterov: needs optimizer sgd with momentum above"),
     *[
         (
             {"page_cache": "cold", "source": source},
-            f"page_cache: cold wants samples that are read from files, found source {source}. "
+            f"page_cache: cold needs samples that are read from files, found source {source}. "
             "Use source local, or leave it out",
         )
         for source in ("memory", "synthetic")
@@ -90,12 +90,12 @@ COMPLAINTS: list[tuple[dict[str, Any], str]] = [
     *[
         (
             {"source": source, "source_delay_ms": 0.5},
-            "source_delay_ms: wants samples that are read while training",
+            "source_delay_ms: needs samples that are read while training",
         )
         for source in ("memory", "synthetic")
     ],
-    ({"source": "synthetic", "workers": 2}, "workers: wants 0, found 2: synthetic batches are in"),
-    ({"source": "synthetic", "pipeline_delay_ms": 1}, "pipeline_delay_ms: wants 0 with source"),
+    ({"source": "synthetic", "workers": 2}, "workers: needs 0, found 2: synthetic batches are in"),
+    ({"source": "synthetic", "pipeline_delay_ms": 1}, "pipeline_delay_ms: needs 0 with source"),
 ]
 
 

@@ -89,17 +89,9 @@ def put(
     url: str,
     /,
     *,
-    layout: Annotated[
-        Literal["objects", "shards"],
-        Parameter(help="one object per sample, or WebDataset tar shards of 1,000 samples"),
-    ] = "objects",
-    samples: Annotated[
-        int | None,
-        Parameter(help="upload this many training samples, and a fifth as many test samples"),
-    ] = None,
-    endpoint_url: Annotated[
-        str | None, Parameter(help="address of an S3-compatible object store")
-    ] = None,
+    layout: Literal["objects", "shards"] = "objects",
+    samples: int | None = None,
+    endpoint_url: str | None = None,
     data_dir: DataDir = Path("data"),
     json: AsJson = False,
 ) -> int:
@@ -114,6 +106,12 @@ def put(
         A data set of small images, such as cifar10.
     url
         The bucket and prefix, such as s3://my-bucket/cifar10.
+    layout
+        One object per sample, or WebDataset tar shards of 1,000 samples.
+    samples
+        Upload this many training samples, and a fifth as many test samples.
+    endpoint_url
+        Address of an S3-compatible object store.
     """
     from stepscope.data.object_store.store_client import ObjectStore
     from stepscope.data.object_store.upload import put as put_into

@@ -65,7 +65,12 @@ def doctor(
     if apply:
         return _apply(root, require, sure=yes, as_json=json)
     if restore:
-        return _restore(root, as_json=json)
+        done = machine_setup.restore(root)
+        print(f"Restored: {', '.join(done)}." if done else "Nothing to restore.", file=sys.stderr)
+        restored: RestoredAnswer = {"restored": done}
+        if json:
+            print(dumps(restored))
+        return 0
     check_requirements(require, root)
     if peaks:
         print_answer(measure_peaks(), print_peaks, as_json=json)
@@ -106,12 +111,3 @@ def _agreed() -> bool:
         )
     print("Make these changes? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _restore(root: Path, *, as_json: bool) -> int:
-    done = machine_setup.restore(root)
-    print(f"Restored: {', '.join(done)}." if done else "Nothing to restore.", file=sys.stderr)
-    answer: RestoredAnswer = {"restored": done}
-    if as_json:
-        print(dumps(answer))
-    return 0

@@ -103,10 +103,10 @@ def _prediction(
     if predict is None:
         for flag, value in (("bandwidth", bandwidth), ("latency", latency)):
             if value is not None:
-                raise RequestError(f"{flag}: wants --predict, numbers of processes like 4,8,16.")
+                raise RequestError(f"{flag}: needs --predict, numbers of processes like 4,8,16.")
         return None
     if bandwidth is None:
-        raise RequestError("predict: wants --bandwidth of the network, like 25Gbit or 10GB/s.")
+        raise RequestError("predict: needs --bandwidth of the network, like 25Gbit or 10GB/s.")
     return scale_trials.Prediction(
         _counts("predict", predict),
         _read("bandwidth", parse_bandwidth, bandwidth),

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from json import dumps
-from typing import TYPE_CHECKING, Annotated, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar, cast
 
 from cyclopts import Parameter
 
@@ -35,29 +35,15 @@ def print_answer(found: T, show: Callable[[Console, T], None], *, as_json: bool)
         show(Console(), found)
 
 
-class ForgivingStream(io.TextIOBase):
+class ForgivingStream:
     """Write to a stream until it fails; then discard output and keep the reason."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.failure: OSError | None = None
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """The encoding, by which rich chooses characters."""
-        return self._stream.encoding
-
-    def isatty(self) -> bool:
-        """Return whether the stream is a terminal."""
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        """Return the descriptor, from which rich gets the width of the terminal."""
-        return self._stream.fileno()
-
-    def writable(self) -> bool:
-        """Return True: a write never fails."""
-        return True
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)  # rich asks for encoding, isatty and fileno
 
     def write(self, text: str) -> int:
         """Write text, or record the reason for the failure."""
@@ -91,7 +77,7 @@ def prepare_streams() -> tuple[ForgivingStream, ForgivingStream]:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
         made.append(ForgivingStream(stream))
-    sys.stdout, sys.stderr = made[0], made[1]
+    sys.stdout, sys.stderr = cast("list[TextIO]", made)
     return made[0], made[1]
 
 

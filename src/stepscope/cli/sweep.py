@@ -46,7 +46,7 @@ def read_place(on: str | None, address: str | None, mix_nodes: bool) -> RunnerPl
         return {"runner": "ray", "address": cluster, "mix_nodes": mix_nodes}
     for flag, given in (("address", address is not None), ("mix_nodes", mix_nodes)):
         if given:
-            raise RequestError(f"{flag}: wants --on ray.")
+            raise RequestError(f"{flag}: needs --on ray.")
     return None
 
 

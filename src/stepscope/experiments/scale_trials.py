@@ -18,7 +18,7 @@ from stepscope.experiments.workload import TrainingWorkload, training_samples_of
 from stepscope.records import schema
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep, load_sweep, load_sweep_of
-from stepscope.records.types import AllreduceRequest, ExchangeTime, ScalePlan, SettingValue
+from stepscope.records.types import ExchangeTime, ScalePlan, SettingValue
 from stepscope.settings import RunSpec
 from stepscope.stats import median
 from stepscope.supervisor.ask_process import ALLREDUCE, ask_process
@@ -46,7 +46,7 @@ def _exchange(processes: int, size_bytes: int, device: str) -> ExchangeTime:
     if not device.startswith("cpu"):
         reason = f"the allreduce alone is timed between CPUs, and the trials ran on {device}"
         return {"processes": processes, "exchange_s": None, "reason": reason}
-    asked: AllreduceRequest = {"processes": processes, "bytes": size_bytes}
+    asked = {"processes": processes, "bytes": size_bytes}
     try:
         answer = ask_process(ALLREDUCE, asked)
     except (MachineError, OutOfMemoryError) as error:

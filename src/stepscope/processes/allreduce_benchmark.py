@@ -13,7 +13,6 @@ from stepscope.errors import MachineError
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.processes.answer import answer_once, needing_torch
-from stepscope.records.types import AllreduceAnswer, AllreduceRequest
 
 _VALUE_BYTES = 4
 _BUCKET_BYTES = 25 * 2**20  # the default of DistributedDataParallel
@@ -21,7 +20,7 @@ _TIMES = 7
 _WARM_UP = 2  # the first rounds connect
 
 
-def time_allreduce(request: AllreduceRequest) -> AllreduceAnswer:
+def time_allreduce(request: dict[str, int]) -> dict[str, list[float]]:
     """Return the time of each allreduce on rank 0."""
     with needing_torch("timing an allreduce"):
         from torch.multiprocessing.spawn import ProcessException, spawn

@@ -924,17 +924,15 @@ class OutcomeMessage(TypedDict):
     main_peak_bytes: int | None
 
 
-class TracerFailure(TypedDict, total=False):
-    """Why a script could not be traced to its end."""
+class TraceOutcome(TrainingResult, total=False):
+    """What a tracer knows when the script ends; nothing if the script never imported torch.
+
+    `failure`, `exit_code` and `traceback` say why the script could not be traced to its end.
+    """
 
     failure: str
     exit_code: int
     traceback: str
-
-
-class TraceOutcome(TracerFailure, TrainingResult, total=False):
-    """What a tracer knows when the script ends; nothing if the script never imported torch."""
-
     steps: int
     environment: Environment
 
@@ -1010,19 +1008,6 @@ class PeakAnswer(TypedDict):
 
     peaks: list[BenchmarkedPeak]
     left_out: list[UnmeasuredPeak]
-
-
-class AllreduceRequest(TypedDict):
-    """How many processes are to sum how many bytes."""
-
-    processes: int
-    bytes: int
-
-
-class AllreduceAnswer(TypedDict):
-    """The time of each allreduce."""
-
-    exchange_s: list[float]
 
 
 class MemoryTrialOptions(TypedDict, total=False):

@@ -40,7 +40,7 @@ def _choice(closed: Any, **also: str) -> BeforeValidator:
             return value
         found = spellings.get(_fold(value))
         if found is None:
-            raise ValueError(f"{value!r} is not one of them.{nearest(value, choices)}")
+            raise ValueError(f"{value!r} is not a choice.{nearest(value, choices)}")
         return found
 
     return BeforeValidator(match)
@@ -175,19 +175,19 @@ class RunSpec(BaseModel):
         complaints = []
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             complaints.append(
-                "nesterov: wants optimizer sgd with momentum above 0, "
+                "nesterov: needs optimizer sgd with momentum above 0, "
                 f"found {self.optimizer} with momentum {self.momentum:g}"
             )
         if self.persistent_workers and self.workers == 0:
-            complaints.append("persistent_workers: wants workers of 1 or more, found 0")
+            complaints.append("persistent_workers: needs workers of 1 or more, found 0")
         if self.processes > self.batch_size:
             complaints.append(
-                f"processes: wants at most as many as there are samples in a batch, {self.batch_size}, "
+                f"processes: needs to be at most the batch size, {self.batch_size}, "
                 f"found {self.processes}"
             )
         if self.counters and self.layers:
             complaints.append(
-                f"counters: wants layers 0, found {self.layers}: hooks on every layer would be counted"
+                f"counters: needs layers 0, found {self.layers}: hooks on every layer would be counted"
             )
         complaints += self._unfit_for_source() + self._unfit_for_data()
         if complaints:
@@ -199,22 +199,22 @@ class RunSpec(BaseModel):
         found = f"found source {self.source}"
         complaints = []
         if self.source == "synthetic":
-            nothing = "synthetic batches are in memory already, and there is nothing to load"
+            nothing = "synthetic batches are in memory, so there is nothing to load"
             if self.workers:
-                complaints.append(f"workers: wants 0, found {self.workers}: {nothing}")
+                complaints.append(f"workers: needs 0, found {self.workers}: {nothing}")
             if self.pipeline_delay_ms:
-                complaints.append(f"pipeline_delay_ms: wants 0 with source synthetic: {nothing}")
+                complaints.append(f"pipeline_delay_ms: needs 0 with source synthetic: {nothing}")
         stored = "://" in self.source
         in_memory = self.source in ("memory", "synthetic")
         if self.source_delay_ms and (in_memory or (stored and self.access == "download")):
             also = ", or access stream" if stored else ""
             complaints.append(
-                f"source_delay_ms: wants samples that are read while training, {found}. "
+                f"source_delay_ms: needs samples that are read while training, {found}. "
                 f"Use source local{also}"
             )
         if self.page_cache != "keep" and (in_memory or stored):
             complaints.append(
-                f"page_cache: {self.page_cache} wants samples that are read from files, "
+                f"page_cache: {self.page_cache} needs samples that are read from files, "
                 f"{found}. Use source local, or leave it out"
             )
         return complaints
@@ -224,10 +224,10 @@ class RunSpec(BaseModel):
         if self.data != "text":
             if self.sequence_length == type(self).model_fields["sequence_length"].default:
                 return []
-            return [f"sequence_length: wants data text, found data {self.data}"]
+            return [f"sequence_length: needs data text, found data {self.data}"]
         of_images = {"augment": "none", "pipeline": "batch", "memory_format": "contiguous"}
         return [
-            f"{name}: wants {wanted} with data text, found {found}: that is for images"
+            f"{name}: needs {wanted} with data text, found {found}, which is for images"
             for name, wanted in of_images.items()
             if (found := getattr(self, name)) != wanted
         ]

@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 
 from stepscope.errors import AnswerIsNo, OutOfMemoryError, error_of
 from stepscope.records.types import (
-    AllreduceAnswer,
-    AllreduceRequest,
     MemoryAnswer,
     MemoryTrialFigures,
     MemoryTrialRequest,
@@ -38,7 +36,8 @@ class AnsweringModule(Generic[Request, Answer]):
     name: str
 
 
-ALLREDUCE = AnsweringModule[AllreduceRequest, AllreduceAnswer](
+# How many `processes` are to sum how many `bytes`; the answer is the time of each sum.
+ALLREDUCE = AnsweringModule[dict[str, int], dict[str, list[float]]](
     "stepscope.processes.allreduce_benchmark"
 )
 FORECAST = AnsweringModule[RecordedSpec, MemoryAnswer]("stepscope.processes.forecast_process")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         ReadyMessage,
         ScriptFinalState,
         ScriptTraceRequest,
-        TracerFailure,
+        TraceOutcome,
     )
     from stepscope.trace.dataloader_overrides import LoaderOverrides
     from stepscope.trace.tracer import Tracer
@@ -49,7 +49,7 @@ class _Attachment:
     request: ScriptTraceRequest
     pipe: tuple[int, int]
     process: int = field(default_factory=os.getpid)
-    failure: TracerFailure | None = None
+    trouble: Exception | None = None
     tracer: Tracer | None = None
     overrides: LoaderOverrides | None = None
     ended: bool = False
@@ -78,7 +78,7 @@ class _Attachment:
                 sys.excepthook = _show_without_our_frames
             self.send({"type": "ready", "environment": tracer.environment()})
         except Exception as error:
-            self.failure = describe_failure(error)
+            self.trouble = error
 
     def _record_event(self, event: str, **fields: Any) -> None:
         from stepscope.records.run_folder import RunFolder
@@ -101,20 +101,20 @@ class _Attachment:
             return
         self.ended = True
         last: ScriptFinalState = {"type": "final_state"}
-        if self.failure is not None:
-            last = {**last, **self.failure}
         try:
             last["raised"] = _raised()
             if self.overrides is not None:
                 self.overrides.patches.undo()
-                if self.overrides.trouble is not None:
-                    last = {**last, **describe_failure(self.overrides.trouble)}
+                self.trouble = self.overrides.trouble or self.trouble
             if self.tracer is not None:
                 last = {**last, **self.tracer.final_message()}
+                self.trouble = self.tracer.trouble or self.trouble
                 if self.tracer.batch_bytes is not None:
                     self._record_event("batch", bytes=self.tracer.batch_bytes)
         except Exception as error:
-            last = {**last, **describe_failure(error)}
+            self.trouble = error
+        if self.trouble is not None:
+            last = {**last, **_describe_failure(self.trouble)}
         self.send(last)
 
     def send(self, message: ReadyMessage | DeviceMemoryMessage | ScriptFinalState) -> None:
@@ -169,7 +169,7 @@ def _exit_process() -> None:
     os._exit(0)  # the replacement above: it sends the final message
 
 
-def describe_failure(error: Exception) -> TracerFailure:
+def _describe_failure(error: Exception) -> TraceOutcome:
     """Return what the parent process reports of an error of the tracer."""
     return {
         "failure": str(error) or type(error).__name__,
