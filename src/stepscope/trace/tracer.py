@@ -34,7 +34,6 @@ from stepscope.records.types import (
 from stepscope.trace import event_buffer as e
 from stepscope.trace import torch_hooks
 from stepscope.trace.allreduce_hooks import AllreduceWatch
-from stepscope.trace.bootstrap import describe_failure
 from stepscope.trace.dataloader_hooks import CPU_LEFT_OUT
 from stepscope.trace.detect.row_builder import CommunicationTime, PlainRows
 from stepscope.trace.detect.steps import StepDetector
@@ -170,8 +169,6 @@ class Tracer:
             outcome["absent"] = absent
         if self._pool is not None:
             outcome["device_memory"] = self._pool.at_end()
-        if self.trouble is not None:
-            outcome = {**outcome, **describe_failure(self.trouble)}
         return outcome
 
     def _absent(self) -> dict[str, str]:
