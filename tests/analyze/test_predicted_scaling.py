@@ -86,26 +86,17 @@ shares = st.floats(0, 1)
 @given(
     processes=st.integers(2, 64),
     step_s=st.floats(1e-4, 10),
-    shares=st.tuples(shares, shares),
-    bandwidth=st.floats(1e3, 1e12),
-    latency_s=st.floats(0, 0.1),
-    gradient_bytes=st.integers(1, 10**10),
-    overlap=shares,
+    parts=st.tuples(shares, shares),
+    slow=st.builds(
+        ScalingInputs, st.floats(1e3, 1e12), st.floats(0, 0.1), st.integers(1, 10**10), shares
+    ),
 )
 def test_no_prediction_is_better_than_ideal_and_a_faster_network_is_never_worse(
-    processes: int,
-    step_s: float,
-    shares: tuple[float, float],
-    bandwidth: float,
-    latency_s: float,
-    gradient_bytes: int,
-    overlap: float,
+    processes: int, step_s: float, parts: tuple[float, float], slow: ScalingInputs
 ) -> None:
-    backward_s, fixed_s = (share * step_s / 2 for share in shares)
+    backward_s, fixed_s = (part * step_s / 2 for part in parts)
     base = Base(1, 64, 64 / step_s, step_s, backward_s, fixed_s)
-    slow, fast = (
-        ScalingInputs(bandwidth * times, latency_s, gradient_bytes, overlap) for times in (1, 2)
-    )
+    fast = replace(slow, bandwidth_bytes_per_s=2 * slow.bandwidth_bytes_per_s)
     for mode, batch in (("strong", 64), ("weak", 64 * processes)):
         found = predict(mode, batch, processes, base, slow)
         assert 0 < found["efficiency"] <= 1 + 1e-9

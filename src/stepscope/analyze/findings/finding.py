@@ -13,8 +13,8 @@ from stepscope.analyze.phase_shares import counted_steps, dropped_epochs_of, pha
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import FindingRecord, PhaseTime
-from stepscope.stats import median
-from stepscope.units import format_path
+from stepscope.stats import known_mean, median
+from stepscope.units import format_duration, format_path
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,17 @@ class RunView:
     _columns: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def _dropped(self) -> list[int]:
+    def dropped(self) -> list[int]:
+        """The epochs that are excluded."""
         return dropped_epochs_of(self.run)
 
     @cached_property
     def _kept(self) -> list[bool]:
-        return counted_steps(self.run.steps, self._dropped)
+        return counted_steps(self.run.steps, self.dropped)
 
     @cached_property
     def _phases(self) -> dict[str, PhaseTime]:
-        return phase_shares(self.run.steps, self._dropped) or {}
+        return phase_shares(self.run.steps, self.dropped) or {}
 
     def column(self, name: str) -> list[Any]:
         """Return a column of those steps, cached: a run may have a million."""
@@ -78,8 +79,11 @@ class RunView:
 
     def mean(self, name: str) -> float | None:
         """Return the mean of a column over the steps that record it."""
-        known = [value for value in self.column(name) if value is not None]
-        return sum(known) / len(known) if known else None
+        return known_mean(self.column(name))
+
+    def of_a_step(self, took_s: float | None) -> str:
+        """Describe a part of a step: `3 ms of a step of 12 ms`."""
+        return f"{format_duration(took_s or 0.0)} of a step of {format_duration(self.median_s)}"
 
     def share(self, phase: str) -> float:
         """Return a phase's share of the time of those steps."""

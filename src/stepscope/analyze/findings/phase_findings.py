@@ -14,16 +14,12 @@ _FEWEST_STEPS = 30
 _NOISY = 0.3
 
 
-def _of_a_step(view: RunView, took_s: float | None) -> str:
-    return f"{format_duration(took_s or 0.0)} of a step of {format_duration(view.median_s)}"
-
-
 def large_optimizer(view: RunView) -> Finding | None:
     """Report an optimiser that takes as long as the gradients should."""
     share, batch = view.share("optimizer"), view.mean("samples")
     if share < _MUCH_OPTIMIZER:
         return None
-    evidence, command = [_of_a_step(view, view.mean("optimizer_s"))], None
+    evidence, command = [view.of_a_step(view.mean("optimizer_s"))], None
     if batch:
         evidence.append(f"{batch:g} samples per step")
         sizes = f"batch_size={batch:g},{2 * batch:g},{4 * batch:g}"
@@ -47,7 +43,7 @@ def large_transfer(view: RunView) -> Finding | None:
     return Finding(
         "large_transfer",
         f"{what} takes {format_share(share)} of the time.",
-        (_of_a_step(view, view.mean("transfer_s")),),
+        (view.of_a_step(view.mean("transfer_s")),),
         view.again("sweep", "--over", flag) if own else None,
         share,
     )
@@ -62,7 +58,7 @@ def unattributed(view: RunView) -> Finding | None:
         f"{format_share(share)} of the time is in no phase of training: look for metrics, logging "
         "or printing in the loop."
     )
-    evidence = (_of_a_step(view, view.mean("other_s")),)
+    evidence = (view.of_a_step(view.mean("other_s")),)
     return Finding("unattributed", text, evidence, None, share)
 
 
@@ -73,7 +69,7 @@ def costly_instrument(view: RunView) -> Finding | None:
     if not share or not cost_s or share < _COSTLY:
         return None
     text = f"Profiling takes {format_share(share)} of a step, because the steps are very short."
-    return Finding("costly_instrument", text, (_of_a_step(view, cost_s),), None, share)
+    return Finding("costly_instrument", text, (view.of_a_step(cost_s),), None, share)
 
 
 def too_short(view: RunView) -> Finding | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.analyze import rank_balance
 from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.stats import median
 from stepscope.units import format_duration, format_share
@@ -46,22 +47,17 @@ def straggler(view: RunView) -> Finding | None:
 
 def exposed_communication(view: RunView) -> Finding | None:
     """Report the time of gradient communication that no computation hides."""
-    known = [value for value in view.column("communication_s") if value is not None]
-    if len(known) < _STEPS:
+    exposed = rank_balance.exposed_communication(view.run.steps, view.dropped)
+    if exposed is None or exposed["share"] < _MUCH_EXCHANGE or len(view.step_s) < _STEPS:
         return None
-    share = sum(known) / sum(view.step_s)
-    if share < _MUCH_EXCHANGE:
-        return None
-    mean_s = sum(known) / len(known)
     return Finding(
         "exposed_exchange",
-        f"{format_share(share)} of the time is gradient communication that no computation hides: "
-        "the batch of each process is small for the gradients that it sends.",
+        f"{format_share(exposed['share'])} of the time is gradient communication that no "
+        "computation hides: the batch of each process is small for the gradients that it sends.",
         (
-            f"{format_duration(mean_s)} of a step of {format_duration(view.median_s)} on rank 0, "
-            "including waiting for slower ranks",
+            f"{view.of_a_step(exposed['mean_s'])} on rank 0, including waiting for slower ranks",
             "a larger --batch-size, --accumulate or fewer --processes reduce this share",
         ),
         None,
-        share,
+        exposed["share"],
     )
