@@ -18,6 +18,7 @@ from stepscope.hardware.procfs import Reading, bytes_of, lines_of, matching, rea
 from stepscope.records.types import Environment
 
 _PROC = Path("/proc")
+_PRESSURE = re.compile(rb"^some avg10=([0-9.]+)", re.MULTILINE)
 _MHZ = re.compile(rb"^cpu MHz\s*: *([0-9.]+)", re.MULTILINE)
 
 
@@ -86,12 +87,8 @@ def available_bytes() -> int:
 
 def pressure_percent(resource: str) -> float | None:
     """Return the share of the last 10 s in which a task waited for `cpu`, `io` or `memory`."""
-    for line in lines_of(_PROC / "pressure" / resource):
-        if line.startswith("some"):
-            for part in line.split():
-                if part.startswith("avg10="):
-                    return float(part.removeprefix("avg10="))
-    return None
+    found = _PRESSURE.search(bytes_of(_PROC / "pressure" / resource))
+    return float(found[1]) if found else None
 
 
 def cpu_mhz() -> float | None:

@@ -75,13 +75,10 @@ def advise_out(paths: Sequence[Path], *, sync: bool = False) -> str | None:
         return "only Linux can evict files"
     try:
         for path in paths:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
+            with path.open("rb", buffering=0) as file:
                 if sync:
-                    os.fsync(descriptor)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+                    os.fsync(file)
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError as error:
         return f"{path} cannot be evicted: {error.strerror}"
     return None
@@ -103,19 +100,15 @@ def _residency(paths: Sequence[Path]) -> tuple[float | None, str | None]:
 
 def _pages(path: Path) -> tuple[int, int]:
     """Return the number of a file's pages in memory, and of all its pages."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        size_bytes = os.fstat(descriptor).st_size
-        if not size_bytes:
+    with path.open("rb", buffering=0) as file:
+        descriptor, status = file.fileno(), os.fstat(file.fileno())
+        if not status.st_size:
             return 0, 0
         # Since Linux 5.2, mincore reports every page of another user's file as resident.
-        owner = os.fstat(descriptor).st_uid
         writable = os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
-        if os.geteuid() not in (0, owner) and not writable:
+        if os.geteuid() not in (0, status.st_uid) and not writable:
             raise PermissionError(errno.EPERM, "only for files that you can write")
-        return _resident_pages(descriptor, size_bytes), -(-size_bytes // mmap.PAGESIZE)
-    finally:
-        os.close(descriptor)
+        return _resident_pages(descriptor, status.st_size), -(-status.st_size // mmap.PAGESIZE)
 
 
 def _resident_pages(descriptor: int, size_bytes: int) -> int:
