@@ -217,13 +217,6 @@ def test_samples_that_one_rank_does_not_know_are_unknown_of_all(run: run_folder.
     assert (epoch["samples"], epoch["samples_per_s"]) == (None, 32.0)
 
 
-def test_an_epoch_that_a_killed_rank_has_not_ended_is_left_out(run: run_folder.RunFolder) -> None:
-    write(rank_of(run, 0, FAILED), schema.EPOCHS, epoch_row(1), epoch_row(2))
-    write(rank_of(run, 1, FAILED), schema.EPOCHS, epoch_row(1))
-    merge_ranks(run, 2)
-    assert list(load_run(run.path).epochs["samples"]) == [16]
-
-
 def test_epochs_of_one_process_between_those_of_two_are_kept(run: run_folder.RunFolder) -> None:
     alone = [epoch_row(epoch, split) for epoch in (1, 2) for split in ("train", "test")]
     write(run, schema.EPOCHS, *alone)

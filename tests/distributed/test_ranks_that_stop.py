@@ -194,6 +194,21 @@ def test_a_word_to_stop_while_rank_0_closes_the_run_leaves_the_reason_as_it_is(
     assert (closed["status"], closed["reason"]) == (ended.status, "stopped")
 
 
+def test_a_run_stopped_for_a_failed_peer_is_found_again_after_the_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(rank: Rank, *others: object) -> tuple[Path, Outcome]:
+        ranks_that_ended(run_folder.RunFolder(rank.run), schema.FAILED)
+        return rank.run / schema.RANKS / "0", Outcome(schema.FAILED, asked_to_stop=True)
+
+    monkeypatch.setattr(torchrun, "run_rank", fail)
+    info, spec = RankInfo(0, 2, "m", restarts=0, max_restarts=1), RunSpec(out=str(tmp_path))
+    run, _ = torchrun.train_rank(info, None, spec, RankListener(0, None))
+    rendezvous = torchrun.FolderRendezvous(info, tmp_path, survives_restart=True)
+    assert rendezvous.note.read_text(encoding="utf-8") == run.name
+    rendezvous.forget()
+
+
 def test_who_listens_within_another_hears_what_came_before() -> None:
     with stop_signals() as outer:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -61,6 +61,7 @@ def test_a_slower_source_adds_to_a_slower_pipeline(train, tmp_path):
     local = {**SHORT, "source": "local", "data_dir": str(tmp_path / "data")}
     run = train(**local, source_delay_ms=DELAY_MS, pipeline_delay_ms=DELAY_MS)
     assert all(row["load_s"] >= row["samples"] * 2 * DELAY_MS / 1000 for row in run.steps.rows())
+    assert made_cold(run) == [], "nobody asked for cold files"
 
 
 # --- cold files -----------------------------------------------------------------------------------
@@ -104,10 +105,6 @@ def test_an_epoch_that_goes_on_is_made_cold_again(train_cold):
     assert 0 < len(stopped.steps) < 6
     resumed = train_cold(stopped.path)
     assert [event["epoch"] for event in made_cold(resumed)] == [1, 1]
-
-
-def test_without_being_asked_nothing_is_made_cold(train_cold):
-    assert made_cold(train_cold(source="local", epochs=1)) == []
 
 
 def test_only_the_files_that_are_read_are_made_cold(train_cold, tmp_path):

@@ -52,6 +52,7 @@ def run_session(
         from stepscope.train.distributed import join
 
         process_group = join(spec)
+    own_part = process_group.own_part(spec)
     result: TrainingResult = {"absent": _why_not_evaluated(spec)}
     try:
         # Before compute threads start: counters only include threads that start later.
@@ -61,7 +62,6 @@ def run_session(
         model = training_setup.build_model(spec, messages.weights)
         forecast = FitCheck(reason=_NO_FORECAST)
         if options.forecast:
-            own_part = process_group.own_part(spec)
             forecast = check_fit(own_part, model, memory, process_group.world_here)
         send({"type": "forecast", "forecast": forecast.to_json()})
         if not options.force:
@@ -85,7 +85,6 @@ def run_session(
         if is_trial:
             absent["flops"] = "not counted in a trial"
         else:
-            own_part = process_group.own_part(spec)
             result["flops"], why_not_counted = flops_of_step(own_part, model, data_dir)
             if why_not_counted is not None:
                 absent["flops"] = why_not_counted
@@ -132,8 +131,8 @@ def _train(
             )
             queue = queue_of(job.device)
             meter = StepMeter(steps, messages.origin_ns, queue, recorder.step, recorder.batch)
-            wrapped = process_group.wrap(job.spec, job.model, data_dir, meter.gradients_ready)
-            job = replace(job, wrapped=wrapped)
+            network = process_group.wrap(job.spec, job.model, data_dir, meter.gradients_ready)
+            job = replace(job, network=network)
             inside = view_of(job, meter, queue, counters)
 
             def save(progress: TrainingProgress) -> None:

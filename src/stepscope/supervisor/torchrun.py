@@ -187,8 +187,9 @@ def train_rank(
         except BaseException as error:
             top.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
             raise
-    may_restart = info.restarts < info.max_restarts and not outcome.asked_to_stop
-    if is_new and (ended.status == schema.COMPLETED or not may_restart):
+    # Not by the signal that stopped rank 0: the launcher also sends it before a restart.
+    is_over = ended.status in (schema.COMPLETED, schema.INTERRUPTED)
+    if is_new and (is_over or info.restarts >= info.max_restarts):
         rendezvous.forget()
     return run, ended
 
@@ -260,7 +261,7 @@ def close_run(
         instrument=info["instrument"],
         summary=summarize(run_reader.load_run(run), measured),
     )
-    return replace(ended, asked_to_stop=outcome.asked_to_stop)
+    return ended
 
 
 def _sum_of_known(values: Iterable[int | None]) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -93,11 +93,15 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Job:
-    """A training that is ready to start; `test` may be the held-out samples."""
+    """A training that is ready to start; `test` may be the held-out samples.
+
+    `network` is what to call in training: the model, or its DistributedDataParallel wrapper.
+    """
 
     spec: RunSpec
     device: torch.device
     model: nn.Module
+    network: nn.Module
     optimizer: optim.Optimizer
     schedule: LRScheduler | None
     scaler: torch.amp.GradScaler | None
@@ -105,13 +109,7 @@ class Job:
     test: LoadedSplit | None
     stages: list[Stage]
     worker_pool: WorkerPool
-    process_group: ProcessGroup = field(default_factory=ProcessGroup)
-    wrapped: nn.Module | None = None
-
-    @property
-    def network(self) -> nn.Module:
-        """The module to call in training: the model, or its DistributedDataParallel wrapper."""
-        return self.model if self.wrapped is None else self.wrapped
+    process_group: ProcessGroup
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -206,6 +204,7 @@ def build(
         spec=spec,
         device=device,
         model=model,
+        network=model,
         optimizer=optimizer,
         schedule=make_schedule(spec, optimizer, total_steps(stages)),
         scaler=make_scaler(spec, device),
