@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import errno
 import gzip
-import io
 import os
 import tarfile
 from pathlib import Path
 
 import pytest
+from tar_files import tar_gz
 
 from stepscope.data import unpack_archive
 from stepscope.data.unpack_archive import extract
 from stepscope.errors import DataError, MachineError
 
 NAMES = {"a.bin", "b.bin"}
-
-
-def tar_of(path: Path, *entries: tuple[str, bytes] | tarfile.TarInfo) -> Path:
-    with tarfile.open(path, "w:gz") as tar:
-        for entry in entries:
-            if isinstance(entry, tarfile.TarInfo):
-                tar.addfile(entry)
-            else:
-                info = tarfile.TarInfo(entry[0])
-                info.size = len(entry[1])
-                tar.addfile(info, io.BytesIO(entry[1]))
-    return path
 
 
 def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
@@ -46,7 +34,7 @@ def names_in(folder: Path) -> list[str]:
 
 class TestExtract:
     def test_expected_files_are_unpacked_and_others_passed_over(self, tmp_path):
-        packed = tar_of(
+        packed = tar_gz(
             tmp_path / "x.tar.gz",
             special("box", tarfile.DIRTYPE),
             ("box/a.bin", b"one"),
@@ -61,7 +49,7 @@ class TestExtract:
 
     def test_a_folder_that_is_there_is_left_alone(self, tmp_path):
         (tmp_path / "out").mkdir()
-        unpack(tar_of(tmp_path / "x.tar.gz", ("box/a.bin", b"one")), tmp_path / "out")
+        unpack(tar_gz(tmp_path / "x.tar.gz", ("box/a.bin", b"one")), tmp_path / "out")
         assert names_in(tmp_path / "out") == []
 
     @pytest.mark.parametrize(
@@ -78,20 +66,20 @@ class TestExtract:
         ids=lambda one: one[0] if isinstance(one, tuple) else f"{one.name}-{one.type!r}",
     )
     def test_a_strange_entry_is_not_unpacked(self, tmp_path, entry):
-        packed = tar_of(tmp_path / "x.tar.gz", ("box/b.bin", b"fine"), entry)
+        packed = tar_gz(tmp_path / "x.tar.gz", ("box/b.bin", b"fine"), entry)
         unpack(packed, tmp_path / "out")
         assert names_in(tmp_path / "out") == ["b.bin"]
         assert names_in(tmp_path) == ["out", "x.tar.gz"]
 
     def test_an_archive_that_unpacks_to_too_much_is_stopped(self, tmp_path):
-        packed = tar_of(tmp_path / "x.tar.gz", ("box/a.bin", bytes(5_000_000)))
+        packed = tar_gz(tmp_path / "x.tar.gz", ("box/a.bin", bytes(5_000_000)))
         assert packed.stat().st_size < 10_000
         with pytest.raises(DataError, match="unpacks to more bytes than expected"):
             unpack(packed, tmp_path / "out")
         assert names_in(tmp_path) == ["x.tar.gz"]
 
     def test_a_cut_off_or_altered_archive_is_an_error(self, tmp_path):
-        whole = tar_of(tmp_path / "x", ("box/a.bin", os.urandom(3000)), ("box/b.bin", b"two" * 99))
+        whole = tar_gz(tmp_path / "x", ("box/a.bin", os.urandom(3000)), ("box/b.bin", b"two" * 99))
         content = whole.read_bytes()
         flipped = content[:1500] + bytes([content[1500] ^ 1]) + content[1501:]
         broken = tmp_path / "broken.tar.gz"
@@ -118,7 +106,7 @@ class TestExtract:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(unpack_archive.shutil, "copyfileobj", full)
-        packed = tar_of(tmp_path / "x.tar.gz", ("box/a.bin", b"one"))
+        packed = tar_gz(tmp_path / "x.tar.gz", ("box/a.bin", b"one"))
         with pytest.raises(MachineError, match="No space left on device"):
             unpack(packed, tmp_path / "out")
         assert names_in(tmp_path) == ["x.tar.gz"]

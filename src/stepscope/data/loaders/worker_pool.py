@@ -229,12 +229,9 @@ def _send_again_soon(number: int) -> None:
 
 
 def _describe(ended: Workers) -> str:
-    known = {-each.value: each.name for each in signal.Signals}
-    causes = []
-    for worker in ended:
-        code = worker.exitcode or 0
-        how = f"exited with code {code}"
-        if code < 0:
-            how = f"was killed by {known.get(code, f'signal {-code}')}"
-        causes.append(f"worker (pid {worker.pid}) {how}")
-    return " and ".join(causes)
+    killed = {-each.value: f"was killed by {each.name}" for each in signal.Signals}
+    return " and ".join(
+        f"worker (pid {worker.pid}) "
+        + killed.get(worker.exitcode or 0, f"exited with code {worker.exitcode}")
+        for worker in ended
+    )

@@ -83,17 +83,14 @@ class RequestFailure:
 def failure_of(error: Exception) -> RequestFailure:
     """Return the meaning of a client's error."""
     text = f"{type(error).__name__}: {error}"
-    for pattern, failure in _FAILURES.items():
-        if re.search(pattern, text):
-            return failure
-    if found := re.search(rf"{_STATUS} (\d{{3}})\b", text):
-        status = int(found.group(1))
+    found = re.search(rf"{_STATUS} (\d{{3}})\b", text)
+    status = int(found.group(1)) if found else None
+    if status not in (None, 401, 403, 404):
         retryable = status >= 500 or status in _WORTH_RETRYING
         return RequestFailure(f"the store answered HTTP {status}", retryable=retryable)
-    for pattern, failure in _WITHOUT_ANSWER.items():
-        if re.search(pattern, text):
-            return failure
-    return RequestFailure("the connection was closed before the end of the answer")
+    meanings = (failure for pattern, failure in _FAILURES.items() if re.search(pattern, text))
+    closed = RequestFailure("the connection was closed before the end of the answer")
+    return next(meanings, closed)
 
 
 _FAILURES = {
@@ -108,8 +105,6 @@ _FAILURES = {
         "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile in AWS_PROFILE",
         False,
     ),
-}
-_WITHOUT_ANSWER = {
     "[Cc]redential": RequestFailure(
         "no credentials were found",
         "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials",
