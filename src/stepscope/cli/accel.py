@@ -268,7 +268,7 @@ def search(
     Parameters
     ----------
     spec
-        A TOML file of settings. Flags win over it.
+        A TOML file of settings. Flags override it.
     budget
         Limits of a network: energy_mj=0.5,cycles=1e5,peak_activation_bytes=1e6, or some of these.
     trials

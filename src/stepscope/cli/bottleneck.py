@@ -31,7 +31,7 @@ def bottleneck(
     Parameters
     ----------
     spec
-        A TOML file of settings. Flags win over it.
+        A TOML file of settings. Flags override it.
     repeats
         Number of rounds of the three runs. [default: 3]
     """

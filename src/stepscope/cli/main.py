@@ -87,7 +87,7 @@ def make_app() -> App:
         name="stepscope",
         help=_ABOUT,
         version=__version__,
-        help_format="plaintext",
+        help_format="markdown",
         exit_on_error=False,
         print_error=False,
         result_action="return_value",

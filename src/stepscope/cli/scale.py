@@ -55,7 +55,7 @@ def scale(
     Parameters
     ----------
     spec
-        A TOML file of settings. Flags win over it.
+        A TOML file of settings. Flags override it.
     processes
         Numbers of processes to measure; the others are compared with the smallest. [default: 1,2]
     repeats

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # A flag without a value, and without `--no-`.
-Switch = Annotated[bool, Parameter(negative=())]
+Switch = Annotated[bool, Parameter(negative=(), show_default=False)]
 AsJson = Annotated[
     bool,
-    Parameter(negative=(), help="Print one JSON object, and nothing else, on standard output."),
+    Parameter(
+        negative=(),
+        show_default=False,
+        help="Print one JSON object, and nothing else, on standard output.",
+    ),
 ]
 
 
