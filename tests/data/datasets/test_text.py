@@ -67,10 +67,6 @@ class TestWhatATextIs:
         with pytest.raises(RequestError, match=r"source: .* wanted memory or synthetic, found"):
             describe(replace(reading, source=source))
 
-    def test_an_image_shape_is_refused(self, reading):
-        with pytest.raises(RequestError, match=r"input: the samples of text are 128"):
-            dataset_registry.find("text", replace(reading, shape=(3, 32, 32)))
-
     def test_a_label_that_only_dev_has_is_refused(self, reading):
         write_texts(reading.data_dir / "dev.tsv", [("odd", 2)])
         with pytest.raises(DataError, match=r"dev\.tsv has the label 2, .* labels up to 1"):

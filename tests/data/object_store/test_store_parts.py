@@ -43,7 +43,7 @@ def test_an_address_is_its_bucket_and_its_prefix(bucket, prefix):
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://", "s3:///prefix", "s3://user:word@b/x", "s3://b/x?key=word", "http://b/x"]
+    "url", ["s3://", "s3:///prefix", "s3://user:word@b/x", "s3://b/x?key=word", "ftp://b/x"]
 )
 def test_a_url_that_names_no_bucket_or_holds_a_secret_is_refused(url):
     with pytest.raises(RequestError, match="source") as refused:
