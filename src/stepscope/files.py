@@ -31,11 +31,11 @@ def read_bounded_text(file: Path) -> str:
     with file.open("rb") as opened:
         content = opened.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES // 2**20} MiB")
+        raise ValueError(f"it is larger than {_MOST_BYTES // 2**20} MiB")
     return content.decode("utf-8")
 
 
-_OTHER_DATA_DIR = "Choose a folder that can be written, with --data-dir."
+_OTHER_DATA_DIR = "Choose a writable folder with --data-dir DIR."
 
 
 def cannot_write(error: OSError, what: str, advice: str = _OTHER_DATA_DIR) -> StepscopeError:

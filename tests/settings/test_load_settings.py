@@ -71,7 +71,7 @@ NO_SPEC = ("", "{", "[]", '"spec"', "3", "null", "{}", '{"spec": null}', '{"spec
         ("lab.toml", b'name = "Pr\xfcfung"', "cannot read {file}: "),
         ("lab.toml", None, "no such file: {file}"),
         (".", None, "cannot read {file}: "),
-        ("/dev/zero", None, "cannot read {file}: it has more than 16 MiB"),
+        ("/dev/zero", None, "cannot read {file}: it is larger than 16 MiB"),
         (
             "lab.toml",
             "batchsize = 64\nepochs = 0\n",

@@ -141,7 +141,7 @@ def watch(
         result = tracer.final_message()
         if not result["steps"] and not quiet:
             print(
-                "stepscope: no training step found: no torch optimiser stepped in this thread",
+                "stepscope: no training step found: this thread called no optimizer.step()",
                 file=sys.stderr,
             )
         session.end(
