@@ -16,7 +16,7 @@ def test_a_network_is_estimated_layer_by_layer(stepscope):
     assert found["cycles"] == sum(layer["cycles"] for layer in found["layers"])
     assert found["peak_activation_at"] == "features.0"
     shown = stepscope("accel", "estimate", "lenet").out
-    assert "costs nothing in this model: 4 ReLU" in shown
+    assert "Counted as free: 4 ReLU" in shown
 
 
 def test_the_energy_of_every_layer_and_level_is_drawn(stepscope):

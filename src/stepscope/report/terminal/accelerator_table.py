@@ -7,12 +7,12 @@ from rich.text import Text
 
 from stepscope.records.types import LayerEstimate, NetworkEstimate, ScoreAnswer
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
 from stepscope.units import format_share
 
 _LEVELS = ("dram", "buffer", "scratchpad", "registers", "mac")
 _NOT_VALIDATED = (
-    "not validated against Timeloop: groups, a batch, or sizes that the array does not divide"
+    "not validated against Timeloop: grouped, batched, or not divisible by the array's size"
 )
 
 
@@ -72,18 +72,18 @@ def _print_network(console: Console, found: NetworkEstimate) -> None:
             format_share(layer["utilization"]),
         )
     print_table(console, table)
-    say(
-        console,
-        f"{found['energy_mj']:.5g} mJ, {found['cycles']:,} cycles, at most "
-        f"{found['peak_activation_bytes']:,} bytes of activations "
-        f"(at {found['peak_activation_at']})",
-    )
     free = ", ".join(f"{count} {kind}" for kind, count in found["costs_nothing"].items())
     if free:
-        say(console, f"costs nothing in this model: {free}")
+        print_prose(console, f"Counted as free: {free}.")
     if found["not_validated"]:
-        say(console, f"* {_NOT_VALIDATED}")
+        print_prose(console, f"* {_NOT_VALIDATED}")
     say(console, *(f"not estimated: {line}" for line in found["not_estimated"]))
+    print_prose(
+        console,
+        f"{found['model']} takes {found['energy_mj']:.5g} mJ and {found['cycles']:,} cycles. Its "
+        f"activations peak at {found['peak_activation_bytes']:,} bytes, in "
+        f"{found['peak_activation_at']}.",
+    )
 
 
 def _print_layer(console: Console, found: LayerEstimate) -> None:
@@ -94,13 +94,16 @@ def _print_layer(console: Console, found: LayerEstimate) -> None:
         energy = found["energy_uj_by_level"][level]
         table.add_row(level, f"{energy:,.2f}", format_share(energy / found["energy_uj"]))
     print_table(console, table)
-    used = f"{format_share(found['utilization'])} of the array used"
     pruned = 100 * (1 - found["evaluated"] / found["space"])
     say(
         console,
-        f"{found['energy_uj']:,.2f} uJ, {found['cycles']:,} cycles, {used}",
+        f"the best of {found['space']:,} mappings; {pruned:.4f} % were pruned without evaluation:",
         *(f"  {line}" for line in found["mapping"]),
-        f"the best of {found['space']:,} mappings; {pruned:.4f} % were pruned without evaluation",
     )
     if not found["validated"]:
-        say(console, _NOT_VALIDATED)
+        print_prose(console, _NOT_VALIDATED)
+    print_prose(
+        console,
+        f"The layer takes {found['energy_uj']:,.2f} uJ and {found['cycles']:,} cycles, with "
+        f"{format_share(found['utilization'])} of the array used.",
+    )
