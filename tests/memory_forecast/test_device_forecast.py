@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from scripted_device_memory import MIB, ScriptedMemory
 
 from stepscope.data import dataset_registry
@@ -53,7 +52,7 @@ def test_the_device_needs_what_the_rules_reserve_and_what_the_trial_took_beyond(
     memory = ScriptedMemory()
     spec = resolve(validate({"model": "lenet", "device": "cpu", "batch_size": 16}))
     shapes = dataset_registry.find("shapes")
-    seen = probe_steps(spec, build_model(spec), shapes, torch.device("cpu"), memory)
+    seen = probe_steps(spec, build_model(spec), shapes, memory)
     counted = reserved_for(at_batch(*seen.logs, 16), NO_OPTIMIZER)
     assert seen.device.excess_bytes == memory.peak_reserved_bytes() - counted
     bill = check_fit(spec, build_model(spec), memory).bill

@@ -18,7 +18,6 @@ from stepscope.train.device import resolve
 from stepscope.train.training_setup import build_model
 
 SHAPES = dataset_registry.find("shapes")
-CPU = torch.device("cpu")
 
 
 def state_of(model: nn.Module) -> list[torch.Tensor]:
@@ -44,7 +43,7 @@ def too_large_for_its_limit() -> tuple[RunSpec, nn.Module, ForecastInputs]:
     """A batch of 512 where there is room for 100: the tests' own process counts in both."""
     spec = resolve(validate({"model": "resnet18", "batch_size": 512}))
     model = build_model(spec)
-    inputs = ForecastInputs(probe_steps(spec, model, SHAPES, CPU), SHAPES)
+    inputs = ForecastInputs(probe_steps(spec, model, SHAPES), SHAPES)
     room_bytes = total_with_batch(100, spec, inputs)
     return spec.model_copy(update={"memory_limit": room_bytes}), model, inputs
 

@@ -6,7 +6,6 @@ import contextlib
 from dataclasses import asdict, dataclass, replace
 from typing import cast
 
-import torch
 from torch import nn
 
 from stepscope.data import dataset_registry
@@ -79,7 +78,7 @@ def check_fit(
     """Forecast the memory of a training; `memory` is None on a CPU."""
     dataset = dataset_registry.find(spec.data, data_source_of(spec))
     try:
-        seen = probe_steps(spec, model, dataset, torch.device(spec.device), memory)
+        seen = probe_steps(spec, model, dataset, memory)
         workers = worker_bytes(spec, dataset) if spec.workers else 0
         inputs = ForecastInputs(seen, dataset, workers, processes)
         bill = forecast(spec, inputs)
@@ -119,8 +118,7 @@ def _find_remedies(
     try:
         with contextlib.ExitStack() as stack:
             if not spec.checkpoint_activations and stack.enter_context(recomputing(model)):
-                device = torch.device(spec.device)
-                seen = probe_steps(spec, model, inputs.dataset, device, memory)
+                seen = probe_steps(spec, model, inputs.dataset, memory)
                 # The trial has enlarged the process; its runtime memory has not changed.
                 seen = replace(seen, runtime_bytes=inputs.probe.runtime_bytes)
                 recomputed = replace(inputs, probe=seen)

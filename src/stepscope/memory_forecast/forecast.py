@@ -79,13 +79,10 @@ class StepProbe:
 
 
 def probe_steps(
-    spec: RunSpec,
-    model: nn.Module,
-    dataset: DataSet,
-    device: torch.device,
-    memory: DeviceMemory | None = None,
+    spec: RunSpec, model: nn.Module, dataset: DataSet, memory: DeviceMemory | None = None
 ) -> StepProbe:
     """Run some small steps of a network on its device; `memory` is None on a CPU."""
+    device = torch.device(spec.device)
     trial = ProbeStep(spec, model, dataset, device)
     optimizer = measure_optimizer(
         lambda parameters: make_optimizer(spec, parameters), device, all_at_once=memory is not None
@@ -226,9 +223,8 @@ def forecast(spec: RunSpec, inputs: ForecastInputs) -> Bill:
 def _in_pools(items: dict[str, Item], spec: RunSpec, inputs: ForecastInputs) -> Bill:
     """Place the items in the pools of the device, and find the limit of each pool."""
     device = inputs.probe.device
-    if device is None:
-        limits = memory_limits(spec.memory_limit, spec.workers)
-    else:
+    limits = memory_limits(spec.memory_limit, spec.workers)
+    if device is not None:
         context, unified = device.context, device.unified
         limit = Limit(f"memory of {spec.device}", device.limit_bytes)
         limits = memory_limits(spec.memory_limit, spec.workers, limit, unified=unified)
