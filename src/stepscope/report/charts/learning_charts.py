@@ -36,9 +36,7 @@ def learning_charts(runs: Sequence[tuple[str, Run]]) -> list[Chart]:
     ]
 
 
-def _marks(
-    figures: Iterable[tuple[str, float, float | None, float]],
-) -> list[ChartMark]:
+def _marks(figures: Iterable[tuple[str, float, float | None, float]]) -> list[ChartMark]:
     return [
         ChartMark(at, value * times, name)
         for name, at, value, times in figures

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from stepscope.errors import StepscopeError
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
-from stepscope.records.sweep_folder import Sweep, load_sweep
+from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
 from stepscope.records.table import Table, read_table
 from stepscope.records.types import RunRecord, SweepRecord
 from stepscope.report.charts.vega_lite import Drawn
@@ -49,7 +49,12 @@ def view_of(
     """Return the view of a record or, for several names, of the runs side by side."""
     folders = [library.find(name) for name in names]
     try:
-        recorded = _load(folders, read)
+        if len(folders) > 1:
+            recorded: Recorded = [load_run(folder, read) for folder in folders]
+        else:
+            recorded = (
+                load_sweep(folders[0]) if is_sweep(folders[0]) else load_run(folders[0], read)
+            )
         document = document_of(recorded)
         charts = [for_page(chart) for chart in document.charts()]
         html = "".join((*body(document), *_trials(library, recorded)))
@@ -74,13 +79,6 @@ def message(title: str, *sentences: str, active: bool = False) -> View:
 def address(name: str) -> str:
     """Return the URL path of a record, whatever characters its name has."""
     return f"/runs/{quote(os.fsencode(name))}"
-
-
-def _load(folders: Sequence[Path], read: Callable[[Path], Table]) -> Recorded:
-    if len(folders) > 1:
-        return [load_run(folder, read) for folder in folders]
-    folder = folders[0]
-    return load_sweep(folder) if (folder / schema.SWEEP).exists() else load_run(folder, read)
 
 
 def _trials(library: Library, recorded: Recorded) -> Iterator[str]:

@@ -35,7 +35,11 @@ def print_network(console: Console, network: NetworkAnswer) -> None:
     if network["not_counted"]:
         say(console, "not counted", style="bold")
         say(console, *(f"- {line}" for line in network["not_counted"]))
-    _print_answer(console, network)
+    if network["last_layer_input"] is not None:
+        taken = _shape(network["last_layer_input"])
+        say(console, f"input of the last layer, {network['last_layer']}: {taken}")
+    say(console, f"convolutions: {network['convolutions']:,}")
+    print_prose(console, _answer(network))
 
 
 def _layer_table(network: NetworkAnswer) -> Table:
@@ -61,22 +65,17 @@ def _layer_table(network: NetworkAnswer) -> Table:
     return table
 
 
-def _print_answer(console: Console, network: NetworkAnswer) -> None:
-    if network["last_layer_input"] is not None:
-        taken = _shape(network["last_layer_input"])
-        say(console, f"input of the last layer, {network['last_layer']}: {taken}")
-    say(console, f"convolutions: {network['convolutions']:,}")
+def _answer(network: NetworkAnswer) -> str:
     parameters, trained = network["parameters"], network["trainable_parameters"]
     some = "all trainable" if trained == parameters else f"{trained:,} trainable"
     if network["gradients"] != trained:
         some += f", {network['gradients']:,} with a gradient"
     unknown = any(layer["macs"] is None for layer in network["layers"])
     more = " (some layers unknown)" if unknown else ""
-    print_prose(
-        console,
+    return (
         f"{network['model']} has {parameters:,} parameters ({some}). A forward pass of one sample "
         f"takes {network['macs']:,} MACs{more} and keeps {format_bytes(network['kept_bytes'])} for "
-        "the backward pass.",
+        "the backward pass."
     )
 
 
