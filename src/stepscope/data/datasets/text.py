@@ -48,9 +48,9 @@ def read_texts(file: Path) -> Texts:
     """Return the texts of a file; cached until the file changes."""
     try:
         state = file.stat()
+        return _read(file, state.st_mtime_ns, state.st_size)
     except OSError as error:
         raise DataError(f"cannot read {shown(file)}: {error.strerror}.") from error
-    return _read(file, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=4)
@@ -82,10 +82,7 @@ def _read(file: Path, changed_ns: int, size_bytes: int) -> Texts:
 
 
 def _lines(file: Path) -> list[str]:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {shown(file)}: {error.strerror}.") from error
+    content = file.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
