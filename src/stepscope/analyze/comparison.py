@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from stepscope.analyze.comparison_sides import NODE, MeasuredSide, Side, as_text, in_rounds
 from stepscope.analyze.findings import RunView, warnings_on_steps
+from stepscope.analyze.findings.finding import script_call
 from stepscope.analyze.run_summary import TEMPERATURES, flat_environment
 from stepscope.analyze.throttled_time import throttled_on_one_side
 from stepscope.records import schema
@@ -143,9 +144,7 @@ def _command_for(sides: Sequence[Side], rounds: int) -> str | None:
         flags = {**(sweep.info.get("spec") or {}), "mode": sweep.info.get("mode")}
         if recorded := sweep.info.get("script"):
             flags = {key: recorded.get(key) for key in ("name", "out", "max_steps")}
-            module = recorded.get("module")
-            target = ["-m", module] if module else [str(recorded["script"])]
-            script = f" -- {shlex.join([*target, *map(str, recorded.get('arguments') or ())])}"
+            script = f" -- {shlex.join(script_call(recorded))}"
     # A redacted secret, and None, cannot be given on a command line.
     if "***" in script or any(None in values for values in over.values()):
         return None

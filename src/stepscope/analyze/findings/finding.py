@@ -12,7 +12,7 @@ from typing import Any, cast
 from stepscope.analyze.phase_shares import counted_steps, dropped_epochs_of, phase_shares
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
-from stepscope.records.types import FindingRecord, PhaseTime
+from stepscope.records.types import FindingRecord, PhaseTime, RecordedSpec, ScriptCall
 from stepscope.stats import known_mean, median
 from stepscope.units import format_duration, format_path
 
@@ -100,12 +100,14 @@ class RunView:
 
     def again(self, command: str, *flags: str) -> str:
         """Return the command line that runs another command on the same training."""
-        spec = self.run.spec
-        if self.run.info.get("kind") != "trace":
-            return shlex.join(
-                ["stepscope", command, format_path(self.run.path / schema.RUN), *flags]
-            )
-        module, script = spec.get("module"), spec.get("script")
-        what = ["-m", str(module)] if module else [str(script)]
-        words: Sequence[str] = spec.get("arguments") or ()
-        return shlex.join(["stepscope", command, *flags, "--", *what, *map(str, words)])
+        if self.run.info.get("kind") == "trace":
+            script = ["--", *script_call(self.run.spec)]
+            return shlex.join(["stepscope", command, *flags, *script])
+        return shlex.join(["stepscope", command, format_path(self.run.path / schema.RUN), *flags])
+
+
+def script_call(recorded: RecordedSpec | ScriptCall) -> list[str]:
+    """Return the script and the arguments with which it was called."""
+    module, script = recorded.get("module"), recorded.get("script")
+    arguments = cast("Sequence[str]", recorded.get("arguments") or ())
+    return [*(("-m", str(module)) if module else (str(script),)), *map(str, arguments)]
