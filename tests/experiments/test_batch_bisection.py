@@ -65,32 +65,23 @@ def test_it_comes_near_the_limit_in_a_few_trials_although_the_forecast_is_off(of
     assert len(machine.tried) <= 5
 
 
-def test_a_good_forecast_takes_one_trial_or_two():
+def test_a_good_forecast_takes_two_trials_at_most_and_one_for_all_the_data():
     machine = Machine(300 * MIB, 2 * MIB)
     search(guided(machine, 10**6), machine)
     assert len(machine.tried) <= 2
-
-
-def test_all_the_data_in_one_batch_is_tried_at_once_where_it_is_forecast_to_fit():
     machine = Machine(300 * MIB, 0.01 * MIB)
     best = largest(search(guided(machine, 1001), machine))
     assert (best.batch_size, machine.tried) == (1001, [1001])
 
 
-def test_the_batch_that_was_asked_for_comes_first_and_the_search_goes_on_from_there():
+@pytest.mark.parametrize(
+    ("asked", "first"), [(7, [7]), (100, [100]), (999, [999]), (5000, [5000, 296])]
+)
+def test_the_requested_batch_comes_first_then_what_the_forecast_says(asked, first):
     machine = Machine(300 * MIB, 2 * MIB)
-    for asked in (7, 100, 999):
-        machine.tried = []
-        best = largest(search(Question(LIMIT, 10**6, asked, Line(300 * MIB, 2 * MIB)), machine))
-        assert machine.tried[0] == asked
-        assert 0.85 * LIMIT < machine.peak(best.batch_size) <= EDGE * LIMIT
-
-
-def test_a_batch_far_too_large_is_followed_by_what_the_forecast_says():
-    machine = Machine(300 * MIB, 2 * MIB)
-    question = Question(LIMIT, 10**6, 5000, Line(300 * MIB, 2 * MIB))
-    assert largest(search(question, machine)) is not None
-    assert machine.tried[:2] == [5000, 296]
+    best = largest(search(Question(LIMIT, 10**6, asked, Line(300 * MIB, 2 * MIB)), machine))
+    assert machine.tried[: len(first)] == first
+    assert 0.85 * LIMIT < machine.peak(best.batch_size) <= EDGE * LIMIT
 
 
 @pytest.mark.parametrize("knows_peaks", [True, False])
@@ -147,18 +138,12 @@ def questions(draw):
 
 
 @given(questions())
-def test_it_ends_and_tries_nothing_twice_and_nothing_that_cannot_be(asked):
+def test_it_ends_tries_nothing_twice_and_gives_the_largest_that_fits(asked):
     machine, question = asked
-    search(question, machine)
+    best = largest(search(question, machine))
     assert 1 <= len(machine.tried) <= MOST_TRIALS
     assert len(set(machine.tried)) == len(machine.tried)
     assert all(1 <= batch <= question.most for batch in machine.tried)
-
-
-@given(questions())
-def test_what_it_gives_was_tried_and_fits_and_all_that_was_larger_did_not(asked):
-    machine, question = asked
-    best = largest(search(question, machine))
     if best is None:
         assert 1 in machine.tried
         assert not any(map(machine.fits, machine.tried))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,15 @@ def refused(batch_size: int, **known: Any) -> dict[str, Any]:
     return loader(batch_size, refused={"batch_size": "for a reason"}, **known)
 
 
-class Recorded:
-    """A folder of a script that made some loaders and steps."""
+Recorded = Callable[..., Run]
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def __call__(self, *loaders: dict[str, Any], samples: tuple[int, ...] = ()) -> Run:
-        made = run_folder.create_at(self.path / "run", "script", "trace", {})
+@pytest.fixture
+def recorded(tmp_path: Path) -> Recorded:
+    """Record the folder of a script that made some loaders and steps."""
+
+    def record(*loaders: dict[str, Any], samples: tuple[int, ...] = ()) -> Run:
+        made = run_folder.create_at(tmp_path / "run", "script", "trace", {})
         for each in loaders:
             made.add_event("loader", 0.0, **each)
         made.add_event("fault", 0.0, traceback="another event")
@@ -45,10 +48,7 @@ class Recorded:
                 steps.write(",".join(row.get(name, "") for name in schema.STEP_COLUMNS) + "\n")
         return load_run(made.path)
 
-
-@pytest.fixture
-def recorded(tmp_path: Path) -> Recorded:
-    return Recorded(tmp_path)
+    return record
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,15 @@ def test_what_a_loader_without_workers_refused_was_not_set(recorded: Recorded, n
     )
 
 
-def test_it_is_not_missed_where_no_workers_were_asked_for(recorded: Recorded) -> None:
-    run = recorded(loader(8, shuffles=True, refused=NO_WORKERS))
+def test_settings_of_workers_are_not_missed_without_workers_or_in_a_test_s_loader(
+    recorded: Recorded, tmp_path: Path
+) -> None:
     asked = {"prefetch_factor": 4, "persistent_workers": True}
+    run = recorded(loader(8, shuffles=True, refused=NO_WORKERS))
     assert why_not_set(run, {**asked, "num_workers": 0}) is None
-    assert why_not_set(run, asked) is not None
-
-
-def test_a_test_s_loader_may_refuse_what_the_training_s_takes(recorded: Recorded) -> None:
+    shutil.rmtree(tmp_path / "run")
     run = recorded(loader(8, shuffles=True), loader(8, refused=NO_WORKERS))
-    assert why_not_set(run, {"prefetch_factor": 4}) is None
+    assert why_not_set(run, asked) is None
 
 
 def test_a_warning_about_loaders_is_told_once(recorded: Recorded) -> None:

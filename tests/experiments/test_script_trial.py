@@ -138,13 +138,6 @@ def test_settings_without_a_loader_are_a_failed_trial_that_says_so(trial: Trial)
     assert batch_bytes(run) is None
 
 
-def test_a_batch_that_did_not_reach_the_training_is_a_failed_trial(trial: Trial) -> None:
-    code = "DataLoader(data, 2, shuffle=True)\ntrain(DataLoader(data, 8))"
-    outcome, _ = trial(TRAIN + code, loader={"batch_size": 5})
-    assert (outcome.status, outcome.exit_code) == ("failed", 2)
-    assert "its steps have 8 samples" in (outcome.reason or "")
-
-
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -169,12 +162,6 @@ def test_a_folder_that_is_there_is_not_written_into(trial: Trial) -> None:
     trial.path.mkdir(parents=True)
     with pytest.raises(RequestError, match="exists already"):
         trial("")
-
-
-def test_a_script_that_is_not_there_makes_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no such script"):
-        run_script(TraceRequest("gone.py", None, ()), tmp_path / "one", SilentListener())
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -12,24 +12,21 @@ from stepscope.errors import RequestError
 from stepscope.experiments.trial_order import grid, plan_trials, read_axes
 
 
-def test_an_axis_is_read_with_its_values_as_numbers_where_they_are() -> None:
-    axes = read_axes(["workers=0,1,2", "lr=0.1,1e-3", "optimizer=sgd,nesterov", "nesterov=true"])
-    assert axes == {
-        "workers": [0, 1, 2],
-        "lr": [0.1, 0.001],
-        "optimizer": ["sgd", "nesterov"],
-        "nesterov": [True],
-    }
-
-
-def test_an_axis_may_be_written_with_dashes() -> None:
-    assert read_axes(["batch-size=16,64"]) == {"batch_size": [16, 64]}
-    assert read_axes(["num_workers=0,2"]) == {"workers": [0, 2]}
-
-
-def test_a_scripts_own_flag_keeps_its_spelling() -> None:
-    axes = read_axes(["arg:--lr=0.10,1e-2", "workers=0,2"], of_script=True)
-    assert axes == {"arg:--lr": ["0.10", "1e-2"], "workers": [0, 2]}
+@pytest.mark.parametrize(
+    ("over", "of_script", "axis"),
+    [
+        ("workers=0,1,2", False, {"workers": [0, 1, 2]}),
+        ("lr=0.1,1e-3", False, {"lr": [0.1, 0.001]}),
+        ("optimizer=sgd,nesterov", False, {"optimizer": ["sgd", "nesterov"]}),
+        ("nesterov=true", False, {"nesterov": [True]}),
+        ("batch-size=16,64", False, {"batch_size": [16, 64]}),
+        ("num_workers=0,2", False, {"workers": [0, 2]}),
+        ("num_workers=0,2", True, {"workers": [0, 2]}),
+        ("arg:--lr=0.10,1e-2", True, {"arg:--lr": ["0.10", "1e-2"]}),  # spelled as given
+    ],
+)
+def test_an_axis_is_read_with_its_values(over: str, of_script: bool, axis: dict[str, Any]) -> None:
+    assert read_axes([over], of_script=of_script) == axis
 
 
 @pytest.mark.parametrize(

@@ -75,17 +75,14 @@ def test_one_that_died_is_no_answer() -> None:
     assert Candidate(4) not in board.playing
 
 
-def test_those_shown_to_be_worse_get_no_further_round() -> None:
+def test_candidates_proven_worse_get_no_further_round_and_do_not_come_back() -> None:
     board = board_of({0: [50, 51, 50], 1: [70, 71, 70], 2: [100, 102, 99], 4: [99, 103, 100]})
     board.drop_losers()
     assert board.playing == [Candidate(2), Candidate(4)]
-
-
-def test_one_that_is_out_does_not_come_back_because_the_machine_got_slower() -> None:
     board = board_of({1: [100], 2: [101], 4: [99], 8: [98]})
     board.drop_losers()
     for workers in (1, 2):
-        board.note(Candidate(workers), 2, figures(80))
+        board.note(Candidate(workers), 2, figures(80))  # the machine got slower
     assert board.playing == [Candidate(1), Candidate(2)]
     assert board.best in (Candidate(1), Candidate(2))
 

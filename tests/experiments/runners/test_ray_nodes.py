@@ -158,12 +158,6 @@ def test_a_trial_that_every_node_refuses_has_failed_with_what_they_said() -> Non
     assert outcome.reason == "it was lost 3 times, the last time on a: no data."
 
 
-def test_nodes_may_be_mixed_whatever_kind_began_a_round() -> None:
-    work, _ = work_of(pool_of(FAST, SLOW), planned_trials(rounds=1, settings=2), mix_nodes=True)
-    taken = [work._take(node) for node in (FAST, SLOW)]
-    assert [planned.trial.index for planned in taken if planned] == [0, 1]
-
-
 class Written:
     """Something that is run by writing a line to a file."""
 

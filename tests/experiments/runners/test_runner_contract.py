@@ -65,14 +65,10 @@ def made(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Made:
         return Made(begun, list(ended), paths)
 
 
-def test_every_trial_is_begun_and_given_once(made: Made) -> None:
-    assert sorted(trial.index for trial in made.begun) == [0, 1]
-    assert sorted(trial.index for trial, _ in made.ended) == [0, 1]
-
-
-def test_a_trial_is_given_as_it_was_begun_with_its_node(made: Made) -> None:
-    given = {trial.index: trial for trial, _ in made.ended}
-    assert {trial.index: trial for trial in made.begun} == given
+def test_every_trial_is_begun_and_given_once_with_its_node(made: Made) -> None:
+    given = sorted((trial for trial, _ in made.ended), key=lambda trial: trial.index)
+    assert [trial.index for trial in given] == [0, 1]
+    assert sorted(made.begun, key=lambda trial: trial.index) == given
     assert all((trial.node is None) == (trial.node_kind is None) for trial in made.begun)
 
 

@@ -51,7 +51,7 @@ def test_a_budget_that_is_none_is_refused(written, said):
         read_budget(written)
 
 
-def test_a_limit_is_kept_by_what_is_just_at_it():
+def test_a_figure_at_its_limit_is_within_the_budget():
     budget = SearchBudget({"cycles": 100.0})
     assert budget.holds({"cycles": 100.0, "energy_mj": 9e9})
     assert not budget.holds({"cycles": 100.1})
@@ -131,10 +131,9 @@ def test_a_search_that_goes_on_proposes_what_it_would_have_proposed(stopped_afte
     assert take(8, whole[:stopped_after]) == whole
 
 
-@pytest.mark.parametrize("other", [2, 4, 5])
-def test_another_seed_proposes_nothing_that_this_one_does(other):
+def test_another_seed_proposes_nothing_that_this_one_does():
     values = [each.values for each in take(8)]
-    assert not any(each.values in values for each in take(8, seed=other))
+    assert not any(each.values in values for each in take(8, seed=4))
 
 
 @settings(max_examples=5, deadline=None)
