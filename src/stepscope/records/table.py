@@ -1,15 +1,20 @@
-"""A CSV file of a record as columns: a million rows in seconds, at about ten bytes a number."""
+"""A CSV file of a record as columns: a million rows in seconds, at about ten bytes a number.
+
+A table can also be had as a pandas or Polars data frame.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from stepscope.records import frames, schema
+from stepscope.errors import MissingExtraError
+from stepscope.records import schema
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped, unused-ignore]
@@ -57,12 +62,39 @@ class Table:
         return {**self.columns, **{name: compute() for name, compute in self.computed.items()}}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the table as a pandas frame."""
-        return frames.to_pandas(self.all_columns())
+        """Return a pandas frame. Unknown is `<NA>` in integer columns, NaN in float columns."""
+        pandas = _import_for_frames("pandas")
+        columns = {
+            name: pandas.Series(values, dtype=_kind(name, "Int64", "string", "boolean", "float64"))
+            for name, values in self.all_columns().items()
+        }
+        return pandas.DataFrame(columns)
 
     def to_polars(self) -> polars.DataFrame:
-        """Return the table as a Polars frame."""
-        return frames.to_polars(self.all_columns())
+        """Return a Polars frame. Unknown is null; a NaN loss stays NaN."""
+        library = _import_for_frames("polars")
+        kinds = (library.Int64, library.String, library.Boolean, library.Float64)
+        columns = self.all_columns().items()
+        frame: polars.DataFrame = library.DataFrame(
+            [library.Series(name, values, _kind(name, *kinds)) for name, values in columns]
+        )
+        return frame
+
+
+def _import_for_frames(library: str) -> Any:
+    try:
+        return import_module(library)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"a frame of {library}", error.name or library, "frames") from error
+
+
+def _kind(column: str, whole: Any, word: Any, yes_or_no: Any, number: Any) -> Any:
+    """Return the type of a column by its name alone, so that an empty column has it too."""
+    if column in schema.WHOLE_NUMBERS:
+        return whole
+    if column in schema.YES_OR_NO:
+        return yes_or_no
+    return word if column in schema.WORDS else number
 
 
 class _Column:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import BytesIO
 
-from stepscope.records import frames, schema
+from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.report.export import nothing_recorded
@@ -26,5 +26,5 @@ def encode(run: Run, source: str) -> Iterator[tuple[bytes, int]]:
     table: Table = tables[source]
     columns = {name: table[name] for name in schema.COLUMNS[source]} | table.all_columns()
     written = BytesIO()
-    frames.to_polars(columns).write_parquet(written)
+    Table(columns).to_polars().write_parquet(written)
     yield written.getvalue(), len(table)
