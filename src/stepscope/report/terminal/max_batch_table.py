@@ -7,7 +7,7 @@ from rich.table import Table
 
 from stepscope.records.types import BatchSettings, BatchTrialRecord, MaxBatchAnswer
 from stepscope.report.progress_bar import LiveDisplay
-from stepscope.report.terminal.table_style import house_table, say
+from stepscope.report.terminal.table_style import house_table, print_prose, say
 from stepscope.settings.load_settings import as_flags
 from stepscope.units import format_bytes, format_known, format_share
 
@@ -42,13 +42,14 @@ class TrialDisplay(LiveDisplay):
 def print_max_batch(console: Console, found: MaxBatchAnswer) -> None:
     """Print every trial, and the answer."""
     limit = f"{format_bytes(found['limit_bytes'])} ({found['limit_of']})"
-    say(console, f"{found['model']}: the largest batch within {limit}")
+    say(console, f"{found['model']}: batches within {limit}")
     if found["trials"]:
         console.print(_trial_table(found["trials"], of_script=found["script"] is not None))
     for trial in found["trials"]:
         if trial["reason"] and trial["status"] != "out_of_memory":
             say(console, f"{_about(trial)}: {trial['reason']}")
-    say(console, *_verdict(found))
+    for sentence in _verdict(found):
+        print_prose(console, sentence)
 
 
 def _trial_table(trials: list[BatchTrialRecord], *, of_script: bool) -> Table:
@@ -73,31 +74,31 @@ def _trial_table(trials: list[BatchTrialRecord], *, of_script: bool) -> Table:
 
 def _verdict(found: MaxBatchAnswer) -> list[str]:
     asked, best = found["asked"], found["largest_batch"]
-    share = f" of {format_bytes(found['limit_bytes'])}"
-    lines = []
+    sentences = []
     if asked and asked["fits"] is not None:
-        lines.append(f"batch {asked['batch_size']:,} {'fits' if asked['fits'] else 'does not fit'}")
+        fits = "fits" if asked["fits"] else "does not fit"
+        sentences.append(f"Batch {asked['batch_size']:,} {fits}.")
     if asked and asked["fits"] is False:
         for each in found["recommended"]:
-            if len(each["settings"]) > 1:  # as many samples a step, at a smaller batch size
+            if len(each["settings"]) > 1:  # as many samples per step, at a smaller batch size
                 took = format_known(each["peak_memory_bytes"], format_bytes)
-                lines.append(f"  tried, and fits: {as_flags(each['settings'])}, {took}")
+                sentences.append(f"Instead, {as_flags(each['settings'])} fits in {took}.")
     if best is None:
-        lines.append("nothing that was tried fits")
-        return lines
+        return [*sentences, "No batch that was tried fits."]
     setting = f"--batch-size {best}" if found["script"] is None else f"batch_size={best}"
-    said = f"the largest batch that was tried and fits: {setting}"
+    said = f"The largest batch tried that fits is {setting}"
     peak = found["peak_memory_bytes"]
     if peak is not None:
-        said += f", {format_bytes(peak)}, {format_share(peak / found['limit_bytes'])}{share}"
+        share = format_share(peak / found["limit_bytes"])
+        said += f", which takes {format_bytes(peak)}, {share} of the limit"
     if found["is_all_the_data"]:
         said += "; the data set has no more samples"
-    return [*lines, said]
+    return [*sentences, f"{said}."]
 
 
 def _about(settings: BatchSettings | BatchTrialRecord) -> str:
     if settings["batch_size"] is None:
-        return "the script's own batch"
+        return "the script's own batch size"
     about = f"batch {settings['batch_size']:,}"
     if settings.get("accumulate", 1) > 1:
         about += f" x {settings['accumulate']:,}"

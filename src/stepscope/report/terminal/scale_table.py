@@ -9,9 +9,10 @@ from rich.table import Table
 
 from stepscope.records.types import MeasuredScaling, PredictedScaling, ScalingAnswer
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.units import (
+    duration_format,
     format_bandwidth,
     format_duration,
     format_known,
@@ -52,8 +53,10 @@ def print_scale(console: Console, found: ScalingAnswer) -> None:
         print_table(console, _predicted_table(found["predicted"]))
     print_graph(console, scale_chart(found))
     console.print()
-    say(console, *_words(found))
-    say(console, found["answer"], style="bold")
+    for line in _words(found):
+        print_prose(console, line)
+    say(console, f"Trials: {found['path']}", "")
+    print_prose(console, found["answer"])
 
 
 def _base(measured: list[MeasuredScaling]) -> int:
@@ -66,30 +69,31 @@ def _ideal(processes: set[int], base: int, panel: str) -> list[ChartMark]:
 
 def _measured_table(rows: list[MeasuredScaling]) -> Table:
     table = house_table(
-        "measured", "processes", "batch", "samples/s", "speed-up", "95 % interval", "efficiency",
-        "communication", "rounds",
-    )  # fmt: skip
+        "mode", "processes", "batch", "samples/s", "speed-up, 95 %", "efficiency", "allreduce"
+    )
     base = _base(rows)
+    duration = duration_format([s for row in rows if (s := row["communication_s"]) is not None])
     for row in rows:
         table.add_row(
             row["mode"],
             str(row["processes"]),
             f"{row['batch_size']:,}",
             format_known(row["samples_per_s"], "{:,.0f}".format),
-            format_known(row["speedup"], "{:.2f}".format),
-            _interval(row, base),
+            format_known(row["speedup"], "{:.2f}".format) + _interval(row, base),
             format_known(row["efficiency"], format_share),
-            "" if row["communication_s"] is None else format_duration(row["communication_s"]),
-            str(row["rounds"]),
+            "" if row["communication_s"] is None else duration(row["communication_s"]),
         )
     return table
 
 
 def _predicted_table(rows: list[PredictedScaling]) -> Table:
     table = house_table(
-        "predicted", "processes", "batch", "samples/s", "speed-up", "efficiency", "step",
-        "exchange", "not hidden",
-    )  # fmt: skip
+        "mode", "processes", "batch", "samples/s", "speed-up", "efficiency", "step", "allreduce"
+    )
+    step, allreduce = (
+        duration_format([row["step_s"] for row in rows]),
+        duration_format([row["exchange_s"] for row in rows]),
+    )
     for row in rows:
         table.add_row(
             row["mode"],
@@ -98,15 +102,16 @@ def _predicted_table(rows: list[PredictedScaling]) -> Table:
             f"{row['samples_per_s']:,.0f}",
             f"{row['speedup']:.2f}",
             format_share(row["efficiency"]),
-            *map(format_duration, (row["step_s"], row["exchange_s"], row["exposed_s"])),
+            step(row["step_s"]),
+            allreduce(row["exchange_s"]),
         )
     return table
 
 
 def _interval(row: MeasuredScaling, base: int) -> str:
-    if row["speedup"] is None or row["processes"] == base:  # which is 1 by definition
+    if row["low"] is None or row["processes"] == base:  # too few rounds, or 1 by definition
         return ""
-    return format_range(row["low"], row["high"], "{:.2f}".format, unknown="too few rounds")
+    return f" ({format_range(row['low'], row['high'], '{:.2f}'.format)})"
 
 
 def _words(found: ScalingAnswer) -> Iterator[str]:
@@ -114,7 +119,6 @@ def _words(found: ScalingAnswer) -> Iterator[str]:
         if row["reason"] is not None:
             yield f"{row['mode']}, {row['processes']} processes: {row['reason']}"
     if found["assumed"] is not None:
-        yield f"assumed: {found['assumed']['how']}"
+        yield f"Assumed: {found['assumed']['how']}."
     for note in found["notes"]:
-        yield f"note: {note}"
-    yield f"trials: {found['path']}"
+        yield f"Note: {note}."

@@ -83,7 +83,7 @@ def print_search(console: Console, sweep: Sweep) -> None:
         if final and final != schema.COMPLETED and row["final_reason"]:
             failed = f"{final.replace('_', ' ')}: {row['final_reason']}"
             lines.append(f"{row['model']}, final training: {failed}")
-    lines.append(f"search: {sweep.path}")
+    lines.append(f"Search: {sweep.path}")
     best = rows[0] if rows else None
     if best is not None and best["validation_accuracy"] is not None:
         accuracy = format_share(best["validation_accuracy"])

@@ -23,10 +23,7 @@ from stepscope.units import (
     format_share,
 )
 
-SETTING_COLUMNS = (
-    *("runs", "samples/s", "95 % interval", "step", "waiting for data", "peak memory"),
-    "test accuracy",
-)
+SETTING_COLUMNS = (*("runs", "samples/s", "95 % interval", "step", "waits", "memory", "accuracy"),)
 
 
 class SweepDisplay(LiveDisplay):
@@ -45,7 +42,7 @@ class SweepDisplay(LiveDisplay):
         where = "" if trial.node is None else f", on {trial.node}"
         self._trial = f"{number} {_about(trial.values)}, round {trial.repeat}{where}"
         self._named[trial.index] = self._trial
-        self._left = "" if left_s is None else f"  {format_clock(left_s)} left in all"
+        self._left = "" if left_s is None else f"  {format_clock(left_s)} left in total"
         self._progress.reset(self._task, description=self._trial, figures=self._left.strip())
 
     def tried(self, trial: Trial) -> None:
@@ -74,7 +71,7 @@ class SweepDisplay(LiveDisplay):
 def _about(values: Mapping[str, SettingValue]) -> str:
     """Return the name of a setting, without the length of the trial: `workers 2, batch_size 64`."""
     named = [f"{key} {value}" for key, value in values.items() if key != "max_steps"]
-    return ", ".join(named) or "as it is"
+    return ", ".join(named) or "unchanged"
 
 
 def _failure(trial: Trial) -> str:
@@ -105,12 +102,22 @@ def setting_cells(row: RoundFigures) -> list[str]:
 
 
 def print_sweep(console: Console, sweep: Sweep) -> None:
-    """Print a row for each setting over its rounds, and the path of the folder."""
+    """Print a row for each setting over its rounds, the path of the folder, and the fastest.
+
+    Columns that say nothing are left out: complete runs, and an accuracy that was not measured.
+    """
     rows = rows_of(sweep)
     names = list(rows[0]["values"]) if rows else []
-    table = house_table(*names, *SETTING_COLUMNS)
+    empty = {
+        "runs": all(row["completed"] == row["runs"] for row in rows),
+        "accuracy": all(row["test_accuracy"] is None for row in rows),
+    }
+    shown = [column for column in SETTING_COLUMNS if not empty.get(column)]
+    table = house_table(*names, *shown)
     for row in rows:
-        table.add_row(*(str(row["values"].get(name)) for name in names), *setting_cells(row))
+        cells = dict(zip(SETTING_COLUMNS, setting_cells(row), strict=True))
+        settings = (str(row["values"].get(name)) for name in names)
+        table.add_row(*settings, *(cells[column] for column in shown))
     print_table(console, table)
     failures = {
         f"{_about(trial.values)}: {_failure(trial)}" for trial in sweep.trials if trial.reason
@@ -119,7 +126,11 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
         console,
         *(f"{NODE} {letter}: {kind}" for letter, kind in kinds_of(sweep).items()),
         *sorted(failures),
-        f"sweep: {sweep.path}",
+        f"Sweep: {sweep.path}",
     )
-    if sum(row["completed"] > 0 for row in rows) > 1:
-        say(console, f"side by side: stepscope compare {sweep.path}")
+    known = [row for row in rows if row["samples_per_s"]["median"] is not None]
+    if len(known) > 1:
+        best = max(known, key=lambda row: row["samples_per_s"]["median"] or 0.0)
+        rate = format_known(best["samples_per_s"]["median"], "{:,.0f} samples/s".format)
+        fastest = f"Fastest: {_about(best['values'])}, {rate}"
+        say(console, f"{fastest}. Is it proven? stepscope compare {sweep.path}")

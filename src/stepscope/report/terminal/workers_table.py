@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console
 
 from stepscope.records.types import WorkerCandidate, WorkersAnswer
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
-from stepscope.units import format_bytes, format_duration, format_known, format_share
+from stepscope.units import (
+    duration_format,
+    format_bytes,
+    format_count,
+    format_known,
+    format_share,
+)
 
 
 def workers_chart(found: WorkersAnswer) -> Chart:
@@ -39,52 +45,63 @@ def print_workers(console: Console, found: WorkersAnswer) -> None:
     """Print the chart, its table, and the recommended setting."""
     print_graph(console, workers_chart(found))
     table = house_table(
-        "workers", "samples/s", "to the best", "waits", "a batch takes", "on a CPU", "start",
-        "pressure", "memory",
-    )  # fmt: skip
-    for row in found["candidates"]:
-        if row["samples_per_s"]["median"] is not None:
-            tied = " tied" if row["tied_with_best"] else ""
-            table.add_row(
-                str(_number(row)),
-                f"{row['samples_per_s']['median']:,.0f}",
-                format_known(row["to_best"], format_share) + tied,
-                format_known(row["wait_share"], format_share),
-                format_known(row["load_s"], format_duration),
-                format_known(row["load_cpu_s"], format_duration),
-                format_known(row["loader_start_s"], format_duration),
-                format_known(row["pressure_cpu"], "{:.0f} %".format),
-                format_known(row["memory_bytes"], format_bytes),
-            )
+        "workers", "samples/s", "of the best", "waits", "load", "CPU", "start", "memory"
+    )
+    rows = [row for row in found["candidates"] if row["samples_per_s"]["median"] is not None]
+    load = _duration(row["load_s"] for row in rows)
+    start = _duration(row["loader_start_s"] for row in rows)
+    for row in rows:
+        tied = " tied" if row["tied_with_best"] else ""
+        table.add_row(
+            str(_number(row)),
+            f"{row['samples_per_s']['median']:,.0f}",
+            format_known(row["to_best"], lambda share: f"{100 * share:.0f} %") + tied,
+            format_known(row["wait_share"], format_share),
+            format_known(row["load_s"], load),
+            format_known(row["load_cpu_s"], load),
+            format_known(row["loader_start_s"], start),
+            format_known(row["memory_bytes"], format_bytes),
+        )
     print_table(console, table)
-    say(console, *_words(found))
+    *details, answer = _words(found)
+    for line in details:
+        print_prose(console, line)
+    say(console, f"Trials: {found['path']}", "")
+    print_prose(console, answer)
+
+
+def _duration(column: Iterable[float | None]) -> Callable[[float], str]:
+    return duration_format([value for value in column if value is not None])
 
 
 def _words(found: WorkersAnswer) -> Iterator[str]:
+    """Yield what is to be known of the trials, and last the answer."""
     yield from found["warnings"]
     for row in found["candidates"]:
         if row["reason"]:
             yield f"{_number(row)} workers: {row['reason']}"
-    sure = "" if found["decided"] else " (undecided: the noise hides what is left)"
-    yield f"use {_setting(found)}: {found['why']}{sure}"
-    yield f"now {found['current']}: bound by {found['bound_by']}: {found['bound_by_why']}"
+    yield (
+        f"Bottleneck with {format_count(found['current'], 'worker')}, as now: "
+        f"{found['bound_by']}: {found['bound_by_why']}."
+    )
     verified = found["verified"]
+    gain = f"Not verified: {verified['reason']}."
     if verified["ratio"] is not None:
-        interval = ""
+        interval = "too few rounds for an interval"
         if verified["low"] is not None:
-            interval = f" (95 %: {verified['low']:.2f} to {verified['high']:.2f})"
-        yield (
-            f"verified in {verified['rounds']} rounds against {found['current']}: "
-            f"{verified['ratio']:.2f} times the throughput{interval}: {verified['verdict']}"
+            interval = f"95 %: {verified['low']:.2f} to {verified['high']:.2f}"
+        gain = (
+            f"Verified in {format_count(verified['rounds'] or 0, 'round')}: "
+            f"{verified['ratio']:.2f} times the throughput of "
+            f"{format_count(found['current'], 'worker')} ({interval}), {verified['verdict']}."
         )
-    else:
-        yield f"not verified: {verified['reason']}"
-    yield f"took {format_duration(found['cost_s'])}; trials: {found['path']}"
+    use = "Use" if found["decided"] else "Undecided; so far, use"
+    yield f"{use} {_setting(found)}: {found['why']}. {gain}"
 
 
 def _setting(found: WorkersAnswer) -> str:
     if found["of_script"]:
-        return f"num_workers={found['recommended']} where the script makes its DataLoader"
+        return f"num_workers={found['recommended']} in the script's DataLoader"
     threads = found["recommended_threads"]
     return f"--workers {found['recommended']}" + (f" --threads {threads}" if threads else "")
 
