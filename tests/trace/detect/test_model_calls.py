@@ -73,7 +73,7 @@ def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
             loop.call(1, LOSS, samples=9)
             loop.backward(4)
             loop.update(3)
-    assert repeats_taken(loop) == [0, 5, 0]
+    assert repeats_taken(loop) == [0, 4, 0, 0]
     assert loop.sheet.samples == [8, 4, 8, 8, 4, 8]
 
 

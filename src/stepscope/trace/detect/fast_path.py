@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from operator import add, sub
 from typing import Any
 
@@ -46,46 +45,36 @@ class RepeatedSteps:
     """Consecutive repeats of a pattern, as columns.
 
     `begins_ns` has one entry more than there are steps: the fetch that ends the last one. `spent`
-    is by phase. `batches` has a column for each fetch of a step, and `asked_ns` the time of its
-    last fetch. `learned` has the calls and backward passes in their order: a module and the fields
-    of its calls, or None and the losses. `samples` are those of the batches or, where unknown, of a
-    call, or None. `tails_ns` are the times of the last update and of each event after it,
-    `tail_phases` the phase that was open after each.
+    is by phase. `batches` has a column for each fetch of a step. `learned` has the calls and
+    backward passes in their order: a module and the fields of its calls, or None and the losses.
+    `samples` are those of the batches or, where unknown, of a call, or None.
     """
 
     begins_ns: Sequence[int]
     spent: Sequence[Sequence[int]]
     batches: Sequence[Sequence[Batch]]
-    asked_ns: Sequence[int]
     learned: Sequence[tuple[int | None, Sequence[Any]]]
     samples: Sequence[int | None]
-    updated_other_ns: Sequence[int]
-    tails_ns: Sequence[Sequence[int]]
-    tail_phases: Sequence[int]
 
     def __len__(self) -> int:
-        return len(self.asked_ns)
+        return len(self.samples)
 
-    @property
-    def backwards(self) -> int:
-        """Return the number of backward passes in each step."""
-        return sum(module is None for module, _ in self.learned)
-
-    def losses(self, some: slice) -> list[float | None]:
-        """Read the losses of some of the steps."""
-        columns = [each[some] for module, each in self.learned if module is None]
+    def losses(self) -> list[float | None]:
+        """Read the losses of the steps."""
+        columns = [each for module, each in self.learned if module is None]
+        if not columns:
+            return [None] * len(self)
         if len(columns) == 1:
             return [loss if type(loss) is float else read_losses([loss]) for loss in columns[0]]
         return [read_losses(each) for each in zip(*columns, strict=True)]
 
-    def loads(self, some: slice) -> list[Load | None]:
-        """Return the load timings of some of the steps."""
-        columns = [each[some] for each in self.batches]
-        if len(columns) == 1:
-            return [load for _, load in columns[0]]
+    def loads(self) -> list[Load | None]:
+        """Return the load timings of the steps."""
+        if len(self.batches) == 1:
+            return [load for _, load in self.batches[0]]
         return [
             load_of_step([load for _, load in each if load is not None], origin_ns=0)
-            for each in zip(*columns, strict=True)
+            for each in zip(*self.batches, strict=True)
         ]
 
 
@@ -100,8 +89,6 @@ class StepPattern:
         self._fetched = self._places(e.FETCHED)
         self._calls = self._places(e.CALL)
         self._learned = sorted((*self._calls, *self._places(e.BACKWARD_DONE)))
-        self._update = self._places(e.STEPPED)[-1]
-        self.has_detail = bool(self._calls)
         self.batches = len(self._fetched)
         self.key: Any = self._subjects[0]
         self.optimizers = {self._subjects[place] for place in self._places(e.STEP)}
@@ -114,8 +101,8 @@ class StepPattern:
     ) -> RepeatedSteps | None:
         """Return the consecutive repeats of the pattern from `begin` on, or None.
 
-        `columns` are the fields of all events, `before` the calls that came earlier. A repeat is
-        complete when a fetch follows it.
+        `columns` are the fields of all events, `before` the calls that came earlier. The last
+        repeat is left out.
         """
         kinds, times_ns, subjects, details, marks = columns
         wide = self.events
@@ -128,10 +115,9 @@ class StepPattern:
             with_gradients = [call[0] for call in calls_here]
             if not all(with_gradients):
                 repeats = with_gradients.index(False)
+        repeats -= 1  # the last one
         end = begin + repeats * wide
-        if repeats and kinds[end] != e.FETCH:
-            repeats, end = repeats - 1, end - wide
-        if not repeats:
+        if repeats < 1:
             return None
         moments = [times_ns[begin + event : end + 1 : wide] for event in range(wide)]
         begins_ns = moments[0]
@@ -148,12 +134,8 @@ class StepPattern:
             begins_ns,
             _by_phase([*self._phases[:-1], OTHER], moments, following),
             batches,
-            asked_ns=moments[self._fetched[-1] - 1][:repeats],
-            learned=learned,
-            samples=samples,
-            updated_other_ns=details[begin + self._update : end : wide],
-            tails_ns=moments[self._update :],
-            tail_phases=self._phases[self._update :],
+            learned,
+            samples,
         )
 
 
@@ -262,7 +244,10 @@ class FastPath:
     _pattern: StepPattern | None = None
 
     def take(self, columns: Sequence[list[Any]], begin: int) -> int:
-        """Process the repeats from a fetch on; return the number of their events, or 0."""
+        """Process the repeats from a fetch on; return the number of their events, or 0.
+
+        The last one is left to the detector: what follows may still belong to it.
+        """
         tracker = self.tracker
         step = tracker.step
         is_inside = tracker.tail is None and step is not None and step.batches
@@ -274,93 +259,34 @@ class FastPath:
             self.phases_after.clear()
         known = self._pattern
         found = known and known.find(columns, begin, self.calls)
-        if not known or not found:
+        if not known or not found or not self._end_step(known, found.begins_ns[0]):
             return 0
-        step = self._begin_step(known, found.begins_ns[0], self.phases.now)
-        if step is None:
-            return 0
-        self._fill(step, known, found, 0)
-        last = len(found) - 1
-        if last:
-            self._fill(self._pass_to_last(known, found), known, found, last)
+        epoch = tracker.epoch
+        assert epoch is not None
+        tracker.release_completed()
+        tracker.steps += len(found)
         tracker.updates += len(found) * len(known.optimizers)
+        tracker.rows.repeats(found, epoch, tracker.detail)
+        if epoch.batches_left:
+            epoch.batches_left = max(0, epoch.batches_left - len(found) * known.batches)
+        tracker.now_ns = found.begins_ns[-1]
+        tracker.step = Step(tracker.now_ns, tracker.detail)
         self.phases.reset()
         tracker.pending.single_use.clear()
         return len(found) * known.events
 
-    def _begin_step(self, known: StepPattern, time_ns: int, phase: int) -> Step | None:
-        """Begin a step with a fetch of the only loader; None if anything else is open."""
+    def _end_step(self, known: StepPattern, time_ns: int) -> bool:
+        """End the step at a fetch of the only loader; return False if anything else is open."""
         tracker = self.tracker
         epoch, tail, step, pending = tracker.epoch, tracker.tail, tracker.step, tracker.pending
         if epoch is None or tail is None or step is None or tracker.candidates:
-            return None
+            return False
         # Without a backward pass the step takes all pending batches, unless it is an epoch's first.
         takes_all = not step.backwards and not tracker.is_first_step
         is_ahead = pending.ahead or (pending and not takes_all)
         if epoch.first_key != known.key or epoch.keys != {known.key} or is_ahead:
-            return None
-        tail.spent[phase] += time_ns - tracker.now_ns
-        tracker.now_ns = epoch.asked_ns = time_ns
+            return False
+        tail.spent[self.phases.now] += time_ns - tracker.now_ns
+        tracker.now_ns = time_ns
         tracker.end_step_at(time_ns)
-        if epoch.batches_left:
-            epoch.batches_left = max(0, epoch.batches_left - known.batches)
-        return tracker.step
-
-    def _pass_to_last(self, known: StepPattern, found: RepeatedSteps) -> Step:
-        """Advance from the first of several repeats, which is current, to the last.
-
-        Nothing can be added to those in between: they are passed to the rows as they are.
-        """
-        tracker = self.tracker
-        last, epoch = len(found) - 1, tracker.epoch
-        step = self._begin_step(known, found.begins_ns[1], OTHER)
-        assert step is not None, "nothing comes between two repeats"
-        assert epoch is not None
-        if last == 1:
-            return step
-        tracker.release_completed()
-        between = range(1, last)
-        tracker.steps += len(between)
-        tracker.rows.repeats(found, between, epoch, tracker.detail)
-        if epoch.batches_left:
-            epoch.batches_left = max(0, epoch.batches_left - len(between) * known.batches)
-        tracker.now_ns = epoch.asked_ns = found.begins_ns[last]
-        tracker.step = step = Step(tracker.now_ns, tracker.detail)
-        return step
-
-    def _fill(self, step: Step, known: StepPattern, found: RepeatedSteps, number: int) -> None:
-        """Fill a step that has just begun from one repeat, up to its last event."""
-        tail_ns = [each_ns[number] for each_ns in found.tails_ns]
-        tail = [
-            (phase, end_ns - begin_ns)
-            for phase, (begin_ns, end_ns) in zip(found.tail_phases, pairwise(tail_ns), strict=False)
-        ]
-        for phase, spent_ns in enumerate(found.spent):
-            step.spent[phase] += spent_ns[number]
-        for phase, took_ns in (*tail, (OTHER, found.begins_ns[number + 1] - tail_ns[-1])):
-            step.spent[phase] -= took_ns
-        tracker = self.tracker
-        if known.has_detail or number < len(found) - 1:
-            step.batches = known.batches
-            for batches in found.batches:
-                step.take_batch(batches[number])
-        else:  # no backward pass was recorded that used it
-            tracker.keep_batch(known.key, found.batches[0][number])
-        step.backwards = found.backwards
-        for module, each in found.learned:
-            if module is not None:
-                _, training, samples = each[number]
-                self.calls.take(module, training, samples)
-                continue
-            if each[number] is not None:
-                step.losses.append(each[number])
-            self.calls.end_for(step, in_update=self.phases.updating > 0)
-        step.optimizers |= known.optimizers
-        if tracker.epoch is not None:
-            tracker.epoch.asked_ns = found.asked_ns[number]
-        tracker.now_ns = tail_ns[0]
-        tracker.second_clock_ahead_ns = found.updated_other_ns[number] - tracker.now_ns
-        spent_after = tracker.begin_tail().spent
-        for phase, took_ns in tail:
-            spent_after[phase] += took_ns
-        tracker.now_ns = tail_ns[-1]
+        return True

@@ -150,16 +150,13 @@ class RowBuilder:
         self._count(epoch, [samples], step.spent[DATA], step_ns)
         self._pending.append((step, epoch, epoch.timing.steps, samples, step_ns))
 
-    def repeats(self, repeats: RepeatedSteps, which: range, epoch: Epoch, detail: str) -> None:
-        """Count some repeated steps in their epoch and write them after the earlier ones."""
+    def repeats(self, repeats: RepeatedSteps, epoch: Epoch, detail: str) -> None:
+        """Count repeated steps in their epoch and write them after the earlier ones."""
         self.wait()
         number = epoch.timing.steps + 1
-        some = slice(which.start, which.stop)
-        begins_ns = repeats.begins_ns[which.start : which.stop + 1]
-        samples = repeats.samples[some]
-        spent = [phase[some] for phase in repeats.spent]
+        begins_ns, samples, spent = repeats.begins_ns, repeats.samples, repeats.spent
         self._count(epoch, samples, sum(spent[DATA]), begins_ns[-1] - begins_ns[0])
-        losses = repeats.losses(some) if repeats.learned else [None] * len(samples)
+        losses = repeats.losses()
         epoch.take_losses(losses, samples)
         self.sink.steps(
             PlainRows(
@@ -170,7 +167,7 @@ class RowBuilder:
                 samples,
                 spent,
                 list(map(sub, begins_ns[1:], begins_ns)),
-                repeats.loads(some),
+                repeats.loads(),
                 losses,
                 detail,
                 [self.communication.between(*bounds_ns) for bounds_ns in pairwise(begins_ns)],
