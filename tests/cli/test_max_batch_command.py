@@ -74,7 +74,7 @@ def answer(here: Stepscope, limit_bytes: int) -> Answer:
     return here("max-batch", "mine:wide", "--samples", 96, "--batch-size", ASKED, *limit, "--json")
 
 
-def test_a_batch_that_does_not_fit_was_tried_and_the_answer_is_no(answer, limit_bytes):
+def test_a_batch_that_does_not_fit_was_tried_and_the_answer_is_no(answer, limit_bytes, here):
     assert answer.code == 1, answer.err
     found = answer.json
     assert (found["model"], found["limit_bytes"]) == ("mine:wide", limit_bytes)
@@ -84,6 +84,11 @@ def test_a_batch_that_does_not_fit_was_tried_and_the_answer_is_no(answer, limit_
     assert (first["batch_size"], first["status"], first["fits"]) == (ASKED, "out_of_memory", False)
     assert "its limit of" in first["reason"]
     assert "by forecast" not in first["reason"]
+    lines = [line for line in answer.err.splitlines() if line.startswith("trial ")]
+    assert len(lines) == len(found["trials"])
+    assert lines[0].startswith(f"trial 1: batch {ASKED}: out of memory")
+    assert [each for each in here.folder.iterdir() if each.name.startswith(".")] == []
+    assert not (here.folder / "runs" / "latest").is_symlink()
 
 
 def test_the_largest_batch_was_tried_and_keeps_away_from_the_limit(answer, limit_bytes):
@@ -112,14 +117,6 @@ def test_what_is_recommended_instead_keeps_the_batch_and_was_tried(answer):
         (tried,) = (t for t in found["trials"] if wanted.items() <= t.items())
         assert tried["fits"]
         assert tried["peak_memory_bytes"] == each["peak_memory_bytes"]
-
-
-def test_each_trial_has_its_line_and_leaves_nothing_behind(answer, here):
-    lines = [line for line in answer.err.splitlines() if line.startswith("trial ")]
-    assert len(lines) == len(answer.json["trials"])
-    assert lines[0].startswith(f"trial 1: batch {ASKED}: out of memory")
-    assert [each for each in here.folder.iterdir() if each.name.startswith(".")] == []
-    assert not (here.folder / "runs" / "latest").is_symlink()
 
 
 def test_what_is_recommended_runs(answer, stepscope, limit_bytes):
