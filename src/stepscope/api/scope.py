@@ -79,7 +79,7 @@ class Scope:
         self._meter.open_epoch(timing)
         loads: list[LoadTiming] = []
         batches: Iterator[T] = (
-            dataloader_hooks.start_timed(loader, iter, loads.append)
+            dataloader_hooks.start_timed(loader, iter, lambda timing, _: loads.append(timing))
             if isinstance(loader, DataLoader)
             else iter(loader)
         )

@@ -35,6 +35,13 @@ class Run:
         """The summary; empty until the run is closed."""
         return self.info.get("summary") or {}
 
+    def with_summary(self, summary: Summary) -> Run:
+        """Return the run with another summary; tables that were read are not read again."""
+        closed = replace(self, info={**self.info, "summary": summary})
+        read = {name: value for name, value in vars(self).items() if name not in ("path", "info")}
+        vars(closed).update(read)
+        return closed
+
     @property
     def spec(self) -> RecordedSpec:
         """The settings as a plain mapping, whatever version wrote them."""

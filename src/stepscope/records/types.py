@@ -133,8 +133,93 @@ class MachineConditions(TypedDict):
 # --- run.json: summary ----------------------------------------------------------------------------
 
 
-class Summary(TypedDict, total=False):
+class StackTime(TypedDict):
+    """The time of a line of a user script, from samples of its stack.
+
+    `where` is a phase of its steps, or `preparation`, `evaluation`, `between epochs`, `shutdown`.
+    """
+
+    where: str
+    activity: str | None
+    line: str | None
+    code: str | None
+    total_s: float
+    samples: int
+
+
+class LoaderPart(TypedDict):
+    """A part of the loader's work, from samples of its stack; `share` is that of all its work."""
+
+    kind: str
+    name: str
+    line: str | None
+    share: float
+    samples: int
+
+
+class SlowSample(TypedDict):
+    """A sample of the data set that took long to load."""
+
+    index: int | str
+    took_s: float
+
+
+class LoaderFigures(TypedDict):
+    """What the loader does, in all of its processes; times are those of one sample.
+
+    `slow_share` is the share of the time of samples that take over eight times the median.
+    """
+
+    samples: int
+    sample_s: float | None
+    median_sample_s: float | None
+    slow_share: float
+    slow_samples: list[SlowSample]
+    parts: list[LoaderPart]
+
+
+class CheckpointFigures(TypedDict):
+    """The calls of `torch.save`; `in_steps_s` is the time of those inside training epochs."""
+
+    count: int
+    total_s: float
+    in_steps_s: float
+
+
+class ScriptFigures(TypedDict, total=False):
+    """What the tracer of a user script found besides its steps."""
+
+    stacks: list[StackTime] | None
+    loader: LoaderFigures | None
+    checkpoints: CheckpointFigures | None
+
+
+class WallSpan(TypedDict):
+    """A part of the run's wall-clock time."""
+
+    part: str
+    start_s: float
+    total_s: float
+
+
+class Verdict(TypedDict):
+    """The change to make and what it is expected to bring to the run's wall time.
+
+    `cause` is a finding's name, or `none`.
+    """
+
+    text: str
+    cause: str
+    expected_speedup: float | None
+    interval: list[float] | None
+    command: str | None
+
+
+class Summary(ScriptFigures, total=False):
     """The figures of a run; of one in progress some are missing. `absent` explains each None."""
+
+    verdict: Verdict
+    wall_time: list[WallSpan]
 
     epochs: int
     steps: int
@@ -694,6 +779,12 @@ class BatchEvent(_Timed):
     bytes: int
 
 
+class TorchReadyEvent(_Timed):
+    """The script has imported torch."""
+
+    event: Literal["torch_ready"]
+
+
 class LeftBehindEvent(_Timed):
     """Files of a run stayed on the machine that ran it."""
 
@@ -768,7 +859,7 @@ _TrainingEvent: TypeAlias = (
 _DataEvent: TypeAlias = (
     PageCacheEvent | WorkersFallbackEvent | BadSampleEvent | RequestsRetriedEvent | LeftBehindEvent
 )
-_ScriptEvent: TypeAlias = LoaderEvent | BatchEvent
+_ScriptEvent: TypeAlias = LoaderEvent | BatchEvent | TorchReadyEvent
 _MemoryEvent: TypeAlias = MemoryLimitEvent | MemoryGuardEvent
 _EnergyEvent: TypeAlias = EnergySensorsEvent | EnergyIdleEvent | EnergySensorFailedEvent
 _ThrottlingEvent: TypeAlias = ThrottlingWatchedEvent | ThrottlingEvent | ThrottlingEndedEvent
@@ -910,6 +1001,7 @@ class TrainingResult(TypedDict, total=False):
     measured_bytes: dict[str, int]
     device_memory: DeviceMemoryPeak | None
     requests: RequestLatency | None
+    script: ScriptFigures
 
 
 class OutcomeMessage(TypedDict):
@@ -1066,6 +1158,16 @@ class Difference(TypedDict):
     other: Any
 
 
+class WhatIfAnswer(TypedDict):
+    """What a change is expected to bring, in `report --what-if`; ratios of the whole run."""
+
+    change: str
+    speedup: float
+    interval: list[float]
+    step_s: float
+    wall_s: float
+
+
 class FindingRecord(TypedDict):
     """A finding on a run; `weight` ranks findings."""
 
@@ -1074,6 +1176,8 @@ class FindingRecord(TypedDict):
     evidence: list[str]
     command: str | None
     weight: float
+    saves_s: float | None
+    change: str | None
 
 
 class ComparedFigures(TypedDict):

@@ -115,6 +115,7 @@ def _measured(run: run_reader.Run, outcome: Outcome, earlier: Summary) -> Measur
         counters=result.get("counters") or earlier.get("counters"),
         requests=result.get("requests") or earlier.get("requests"),
         forecast=outcome.forecast,
+        script=result.get("script", {}),
         measured_bytes=measured_bytes,
         peak=peak,
         absent=absent,

@@ -230,6 +230,7 @@ def script_outcome(watch: ChildWatch, returncode: int) -> Outcome:
     outcome.result = {
         "instrument": state.get("instrument", {}),
         "layers": state.get("layers"),
+        "script": state.get("script", {}),
         "absent": state.get("absent", {}),
     }
     outcome.traceback = state.get("traceback")

@@ -77,6 +77,7 @@ class _Attachment:
             if sys.excepthook is sys.__excepthook__:  # the script has not set one
                 sys.excepthook = _show_without_our_frames
             self.send({"type": "ready", "environment": tracer.environment()})
+            self._record_event("torch_ready")
         except Exception as error:
             self.trouble = error
 

@@ -23,22 +23,24 @@ from stepscope.meter.clock import now_ns, other_clock_ns, own_cpu_ns, worker_cpu
 from stepscope.meter.step_rows import Load, LoadTiming
 from stepscope.trace import event_buffer as e
 from stepscope.trace.event_buffer import HookState
+from stepscope.trace.loader_profile import LoaderProfile, LoaderWork
 from stepscope.trace.patches import Patches
 from stepscope.trace.sample_count import bytes_of, samples_of
 
-TakeTiming = Callable[[LoadTiming], None]
+TakeTiming = Callable[[LoadTiming, LoaderWork | None], None]
 
 
 class TimedBatch:
     """A batch on its way from a worker, and its timing."""
 
-    def __init__(self, batch: Any, timing: LoadTiming) -> None:
+    def __init__(self, batch: Any, timing: LoadTiming, work: LoaderWork | None) -> None:
         self.batch = batch
         self.timing = timing
+        self.work = work
 
     def pin_memory(self) -> TimedBatch:
         """Pin the batch as it would be without the wrapper."""
-        return TimedBatch(pin_memory(self.batch), self.timing)
+        return TimedBatch(pin_memory(self.batch), self.timing, self.work)
 
 
 class TimedStart:
@@ -49,27 +51,44 @@ class TimedStart:
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it creates its fetcher."""
+        profile = LoaderProfile()
+        profile.sample_this_thread()
         for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
-            fetcher.fetch = _timed(fetcher.fetch)  # type: ignore[method-assign]
+            fetcher.fetch = _timed(fetcher.fetch, profile)  # type: ignore[method-assign]
         if self.user_init is not None:
             self.user_init(worker)
 
 
-def _timed(fetch: Callable[[Any, Any], Any]) -> Callable[[Any, Any], TimedBatch]:
+def _timed(
+    fetch: Callable[[Any, Any], Any], profile: LoaderProfile
+) -> Callable[[Any, Any], TimedBatch]:
     def timed(fetcher: Any, index: Any) -> TimedBatch:
         info = get_worker_info()
+        profile.watch(fetcher)
         cpu_start, start = worker_cpu_ns(), now_ns()
         batch = fetch(fetcher, index)
         wall, cpu = now_ns() - start, worker_cpu_ns() - cpu_start
-        return TimedBatch(batch, LoadTiming(-1 if info is None else info.id, start, wall, cpu))
+        timing = LoadTiming(-1 if info is None else info.id, start, wall, cpu)
+        return TimedBatch(batch, timing, profile.work_to_send())
 
     return timed
 
 
-def start_timed(loader: DataLoader[Any], iterate: Callable[[Any], Any], take: TakeTiming) -> Any:
-    """Create the loader's iterator; workers that it starts time each batch."""
+def start_timed(
+    loader: DataLoader[Any],
+    iterate: Callable[[Any], Any],
+    take: TakeTiming,
+    profile: LoaderProfile | None = None,
+) -> Any:
+    """Create the loader's iterator; workers that it starts time each batch.
+
+    Without workers, `profile` times the samples in this process.
+    """
     if loader.num_workers == 0:
-        return iterate(loader)
+        iterator = iterate(loader)
+        if profile is not None:
+            profile.watch(getattr(iterator, "_dataset_fetcher", None))
+        return iterator
     user_init = loader.worker_init_fn
     loader.worker_init_fn = TimedStart(user_init)
     try:
@@ -98,7 +117,7 @@ def _unwrap(iterator: Any, take: TakeTiming) -> None:
             error.args = tuple(map(_without_our_frames, error.args))
             raise
         if isinstance(data, TimedBatch):
-            take(data.timing)
+            take(data.timing, data.work)
             return data.batch
         return data
 
@@ -139,14 +158,14 @@ def _iterate(state: HookState, original: Any) -> Any:
 
     def iterate(loader: Any) -> Any:
         if state.busy or (state.has_threads and get_ident() != state.thread):
-            return start_timed(loader, original, state.take_timing)
+            return start_timed(loader, original, state.take_timing, state.loader_profile)
         key = state.keys.get(id(loader._iterator)) or state.new_key()
         number = _number_of(state, loader)
         record(e.ITERATE, key, (other_clock_ns(), number))
         state.busy = True
         iterator = None
         try:
-            iterator = start_timed(loader, original, state.take_timing)
+            iterator = start_timed(loader, original, state.take_timing, state.loader_profile)
         finally:
             state.busy = False
             length = None if iterator is None else _length(loader)

@@ -39,6 +39,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.meter.clock import now_ns
+from stepscope.trace.loader_profile import LoaderProfile
 
 if TYPE_CHECKING:
     import weakref
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from stepscope.meter.device_timeline import DeviceQueue
     from stepscope.meter.step_rows import Load, LoadTiming
     from stepscope.trace.allreduce_hooks import AllreduceWatch
+    from stepscope.trace.loader_profile import LoaderWork
 
 ITERATE, ITERATED, FETCH, FETCHED, EXHAUSTED, DROPPED = range(6)
 MOVE, MOVED, CALL, CALLED, BACKWARD, BACKWARD_DONE = range(6, 12)
@@ -148,20 +150,25 @@ class HookState:
     reads_cpu: bool = True
     cpu_from_steps: int = 0
     timings: deque[Load] = field(default_factory=deque)
+    loader_profile: LoaderProfile = field(default_factory=LoaderProfile)
     scaled: tuple[int, torch.Tensor] | None = None
     keys: dict[int, int] = field(default_factory=dict)
     deaths: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     loaders: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
     next_key: int = 0
     longest: int = 0
+    # The begin and end of each checkpoint.
+    saves: list[tuple[int, int]] = field(default_factory=list)
     # The largest first batch of any iteration. `measures_next_batch` requests the next measurement.
     batch_bytes: int = 0
     measures_next_batch: bool = False
 
-    def take_timing(self, timing: LoadTiming) -> None:
-        """Add a worker's timing of the batch that is being fetched."""
+    def take_timing(self, timing: LoadTiming, work: LoaderWork | None) -> None:
+        """Add a worker's timing of the batch that is being fetched, and its profile."""
         worker, start_ns, wall_ns, cpu_ns = timing
         self.timings.append((worker, start_ns, wall_ns, cpu_ns))
+        if work is not None:
+            self.loader_profile.merge(work)
 
     def new_key(self) -> int:
         """Return a new number for an iteration or a loader."""

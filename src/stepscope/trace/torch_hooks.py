@@ -64,6 +64,7 @@ def install(state: HookState) -> Patches:
     patches.replace(torch.Tensor, "cuda", functools.partial(_record_span, state, e.MOVE, e.MOVED))
     patches.replace(torch.autograd, "backward", functools.partial(_backward, state))
     patches.replace(torch.amp.GradScaler, "scale", functools.partial(_scale, state))
+    patches.replace(torch, "save", functools.partial(_save, state))
     _watch_optimizers(state, patches)
     return patches
 
@@ -271,6 +272,20 @@ def _scale(state: HookState, original: Any) -> Any:
         return scaled
 
     return functools.wraps(original)(scale)
+
+
+def _save(state: HookState, original: Any) -> Any:
+    """Record the time of a checkpoint."""
+
+    def save(*args: Any, **kwargs: Any) -> Any:
+        begin_ns = now_ns()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if get_ident() == state.thread:
+                state.saves.append((begin_ns, now_ns()))
+
+    return functools.wraps(original)(save)
 
 
 # updates

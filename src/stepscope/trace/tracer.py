@@ -25,6 +25,7 @@ from stepscope.meter.step_rows import SECOND_NS, EpochTiming, StepRow, epoch_val
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.types import (
+    CheckpointFigures,
     DeviceMemoryMessage,
     Environment,
     Instrument,
@@ -38,6 +39,7 @@ from stepscope.trace.dataloader_hooks import CPU_LEFT_OUT
 from stepscope.trace.detect.row_builder import CommunicationTime, PlainRows
 from stepscope.trace.detect.steps import StepDetector
 from stepscope.trace.event_buffer import EventBuffer, HookState
+from stepscope.trace.stack_sampler import Parts, Span, StackSampler
 
 
 @dataclass
@@ -48,6 +50,7 @@ class RowWriter:
     origin_ns: int
     communication: CommunicationTime = field(default_factory=CommunicationTime)
     events: int = 0
+    spans: list[Span] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._logs = ExitStack()
@@ -86,6 +89,7 @@ class RowWriter:
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
         """Write a finished epoch or evaluation."""
         self._epochs.append(",".join(epoch_values(split, timing, loss=loss).values()))
+        self.spans.append(Span(split, timing.start_s, timing.total_s))
 
 
 # Flushing a single step takes 0.4 ms when the step has filled the caches; several take hardly more.
@@ -114,6 +118,7 @@ class Tracer:
     trouble: Exception | None = None
     _hooks: HookState = field(default_factory=lambda: HookState(AllreduceWatch()))
     _flushed_ns: int = 0
+    _sampler: StackSampler = field(init=False)
     _blocks: OffBlocks = field(default_factory=OffBlocks)
     _before: HostMemory = field(default_factory=host_memory)
     _pool: DevicePool | None = None
@@ -121,6 +126,9 @@ class Tracer:
     _window: LayerWindow | None = None
     _window_from: int | None = None
     _window_opened: int = 0
+
+    def __post_init__(self) -> None:
+        self._sampler = StackSampler(self._hooks, self._hooks.loader_profile.stacks.take)
 
     def start(self) -> None:
         """Open the logs and install the hooks."""
@@ -131,6 +139,7 @@ class Tracer:
         self._flushed_ns = now_ns()
         self._hooks.buffer.record(e.CLOCKS, None, other_clock_ns())
         self._patches = torch_hooks.install(self._hooks)
+        self._sampler.start()
 
     @property
     def batch_bytes(self) -> int | None:
@@ -139,6 +148,7 @@ class Tracer:
 
     def finish(self) -> Instrument:
         """Remove the hooks, write all rows, and return the tracing cost."""
+        self._sampler.stop()
         self._close_window()
         self._patches.undo()
         if self.trouble is None:
@@ -164,12 +174,32 @@ class Tracer:
             "steps": self._writer.detector.tracker.steps,
             "layers": self.layers,
             "environment": self.environment(),
+            "script": {
+                "stacks": self._sampler.times(self._writer.spans, self.origin_ns),
+                "loader": self._hooks.loader_profile.figures(),
+                "checkpoints": self._checkpoints(),
+            },
         }
         if absent := self._absent():
             outcome["absent"] = absent
         if self._pool is not None:
             outcome["device_memory"] = self._pool.at_end()
         return outcome
+
+    def _checkpoints(self) -> CheckpointFigures | None:
+        """Return the calls of `torch.save` on the traced thread; None without any."""
+        saves = self._hooks.saves
+        if not saves:
+            return None
+        parts = Parts(self._writer.spans)
+        inside = [
+            end - begin for begin, end in saves if not parts.at(seconds(begin - self.origin_ns))
+        ]
+        return {
+            "count": len(saves),
+            "total_s": seconds(sum(end - begin for begin, end in saves)),
+            "in_steps_s": seconds(sum(inside)),
+        }
 
     def _absent(self) -> dict[str, str]:
         """Return the reasons for missing figures."""
