@@ -23,6 +23,8 @@ from stepscope.analyze.rank_balance import (
 )
 from stepscope.analyze.roofline import FIGURES, NOTHING_COUNTED, how_near_the_limit
 from stepscope.analyze.throttled_time import throttling_of
+from stepscope.analyze.verdict import verdict_on
+from stepscope.analyze.wall_time import wall_spans
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
@@ -37,6 +39,7 @@ from stepscope.records.types import (
     PhaseCounters,
     RequestLatency,
     RunRecord,
+    ScriptFigures,
     StepFlops,
     Summary,
 )
@@ -62,6 +65,7 @@ class Measured:
     forecast: MemoryForecast | None = None
     measured_bytes: Mapping[str, int] = field(default_factory=dict)
     peak: PeakRecord | None = None
+    script: ScriptFigures = field(default_factory=ScriptFigures)
     absent: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -111,12 +115,17 @@ def summarize(run: Run, measured: Measured) -> Summary:
         "memory_bill": bill,
         **how_near_the_limit(steps, dropped, measured.flops, measured.peak),
         "throttling": throttling,
+        "stacks": measured.script.get("stacks"),
+        "loader": measured.script.get("loader"),
+        "checkpoints": measured.script.get("checkpoints"),
+        "wall_time": wall_spans(run, measured.wall_s),
     }
     if ranks := [figures_of_rank(rank) for rank in ranks_of(run)]:
         summary["ranks"], summary["slowest_rank"] = ranks, slowest_by_phase(ranks)
     energy, without_energy = energy_of(run, summary)
     summary["energy"] = energy
     summary["energy_j"] = energy["joules"] if energy else None
+    summary["verdict"] = verdict_on(run.with_summary(summary))
     reasons = {
         **_reasons(run, summary, kept),
         **dict.fromkeys(("energy", "energy_j"), without_energy),
@@ -169,6 +178,7 @@ def _reasons(run: Run, summary: Summary, kept: list[EpochRow]) -> dict[str, str]
         if spec.get("page_cache", "keep") == "keep"
         else "the run ended before its first epoch",
         "requests": "no object store was used",
+        **dict.fromkeys(("stacks", "loader", "checkpoints"), "only a user script is sampled"),
         "samples": _NO_SAMPLES,
     }
 
@@ -185,6 +195,9 @@ def _reasons_of_user_script(run: Run) -> dict[str, str]:
         "flops": "the operations of a user script are not counted",
         "counters": "counters are only read in built-in trainings",
         "bad_samples": "a user script handles unreadable samples itself",
+        "stacks": "the script did not reach its end",
+        "checkpoints": "the script did not call torch.save",
+        "loader": "the script used no DataLoader, or did not reach its end",
     }
     if "rank" in run.spec:
         reasons["communication"] = (

@@ -7,7 +7,9 @@ from stepscope.analyze.findings import (
     memory_findings,
     phase_findings,
     rank_findings,
+    script_findings,
     step_findings,
+    wall_time_findings,
 )
 from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.records.run_reader import Run
@@ -17,6 +19,12 @@ __all__ = ["Finding", "RunView", "findings_of", "warnings_on_steps"]
 _OF_STEPS = (
     loader_findings.waiting_for_data,
     loader_findings.uneven_workers,
+    loader_findings.restarted_workers,
+    loader_findings.too_many_workers,
+    wall_time_findings.frequent_evaluation,
+    wall_time_findings.frequent_checkpoints,
+    wall_time_findings.gaps_between_epochs,
+    script_findings.work_in_loop,
     step_findings.start_up,
     step_findings.far_steps,
     step_findings.drift,

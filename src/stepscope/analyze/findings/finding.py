@@ -22,7 +22,7 @@ class Finding:
     """A conclusion, its evidence, and the command that would check or fix it.
 
     `weight` is the share of the run's time that it concerns, or of the figures that it puts in
-    doubt.
+    doubt. `change` is what to do, and `saves_s` what that would take off the run's wall time.
     """
 
     name: str
@@ -30,6 +30,8 @@ class Finding:
     evidence: tuple[str, ...]
     command: str | None
     weight: float
+    saves_s: float | None = None
+    change: str | None = None
 
     def to_json(self) -> FindingRecord:
         """Return the finding as plain values."""
@@ -84,6 +86,11 @@ class RunView:
     def of_a_step(self, took_s: float | None) -> str:
         """Describe a part of a step: `3 ms of a step of 12 ms`."""
         return f"{format_duration(took_s or 0.0)} of a step of {format_duration(self.median_s)}"
+
+    @property
+    def mean_step_s(self) -> float:
+        """The mean duration of a step."""
+        return sum(self.step_s) / len(self.step_s) if self.step_s else 0.0
 
     def share(self, phase: str) -> float:
         """Return a phase's share of the time of those steps."""

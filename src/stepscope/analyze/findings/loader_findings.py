@@ -1,49 +1,184 @@
-"""Findings on the loader: waiting for data, and failures that the run recovered from."""
+"""Findings on the loader: what it spends its time on, and how many workers it needs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple
 
 from stepscope.analyze.findings.finding import Finding, RunView
+from stepscope.analyze.step_model import restart_s, step_model
 from stepscope.stats import median
-from stepscope.units import format_duration, format_share
+from stepscope.units import format_count, format_duration, format_share
 
 _MUCH_WAITING = 0.1
 _MOSTLY = 0.5
 _FEWEST_BATCHES = 10  # of each worker, for a comparison
 _UNEVEN = 1.5
+_MUCH_OF_LOADING = 0.4
+_FEWEST_SAMPLES = 10  # of the stack
+_MUCH_IN_SLOW_SAMPLES = 0.2
+_WORTHWHILE = 1.05
+_MUCH_RESTARTING = 0.03
+_TOO_MANY = 2  # times the CPUs
+
+_PART_TEXTS = {
+    "transform": ("slow_transform", "the transform {name} takes {share} of it"),
+    "read": ("slow_reads", "reading the files takes {share} of it"),
+    "decode": ("slow_decoding", "decoding takes {share} of it"),
+    "collate": ("slow_collate", "collating the batch takes {share} of it"),
+    "dataset": ("slow_dataset", "{line} takes {share} of it"),
+}
+
+
+class _Part(NamedTuple):
+    """The part of the loader's work that takes most of it."""
+
+    cause: str
+    text: str
+    share: float
 
 
 def waiting_for_data(view: RunView) -> Finding | None:
-    """Report the share of a step that waits for data, and what the loader did meanwhile."""
+    """Report the share of a step that waits for data, why, and what to change."""
     share = view.share("data")
     if share < _MUCH_WAITING:
         return None
-    data_s = view.mean("data_s") or 0.0
-    step_s = sum(view.step_s) / len(view.step_s)
+    part, model = _largest_part(view), step_model(view)
+    evidence = _evidence(view, part)
+    if model is None:
+        text = f"{format_share(share)} of every step waits for data."
+        return Finding("waiting_for_data", text, evidence, view.again("workers"), share)
+    best = model.best_workers()
+    cause, change, step_s = "too_few_workers", f"set num_workers={best}", model.step_with(best)
+    if best <= model.workers or model.step_s < _WORTHWHILE * step_s:
+        cause, change = "slow_loading", "make loading cheaper: cache or simplify it"
+        step_s = model.step_without_loading()
+        if part is not None:
+            change = f"make {part.text.partition(' takes')[0]} cheaper, or do it once beforehand"
+            step_s = model.with_cheaper_loading(part.share)
+    saves_s = max(0.0, view.mean_step_s - step_s) * len(view.run.steps)
+    text = f"{format_share(share)} of every step waits for data{_where(model.workers)}"
+    text += f": {part.text}." if part else "."
+    return Finding(
+        part.cause if part else cause,
+        text,
+        evidence,
+        view.again("workers"),
+        share,
+        saves_s=saves_s,
+        change=change,
+    )
+
+
+def _where(workers: int) -> str:
+    if workers == 0:
+        return ", which the training process loads itself"
+    return f" from {format_count(workers, 'worker')}"
+
+
+def _largest_part(view: RunView) -> _Part | None:
+    """Return what takes most of the loader's time, if anything stands out."""
+    loader = view.run.summary.get("loader")
+    if loader is None:
+        return None
+    slow = loader["slow_samples"]
+    if slow and loader["slow_share"] >= _MUCH_IN_SLOW_SAMPLES:
+        worst = slow[0]
+        text = (
+            f"a few slow samples (the slowest, index {worst['index']}: "
+            f"{format_duration(worst['took_s'])}) take {format_share(loader['slow_share'])} of it"
+        )
+        return _Part("slow_samples", f"in loading, {text}", loader["slow_share"])
+    shares: dict[tuple[str, str], float] = defaultdict(float)
+    lines: dict[tuple[str, str], str | None] = {}
+    for each in loader["parts"]:
+        name = each["name"] if each["kind"] == "transform" else each["line"] or each["name"]
+        key = (each["kind"], name if each["kind"] in ("transform", "dataset") else each["kind"])
+        shares[key] += each["share"]
+        lines.setdefault(key, each["line"])
+    total = sum(each["samples"] for each in loader["parts"])
+    if not shares or total < _FEWEST_SAMPLES:
+        return None
+    (kind, name), share = max(shares.items(), key=lambda each: each[1])
+    if share < _MUCH_OF_LOADING:
+        return None
+    cause, text = _PART_TEXTS[kind]
+    said = text.format(name=name, line=lines[kind, name], share=format_share(share))
+    return _Part(cause, said.replace("of it", "of loading"), share)
+
+
+def _evidence(view: RunView, part: _Part | None) -> tuple[str, ...]:
+    data_s, load_s, workers = view.mean("data_s") or 0.0, view.mean("load_s"), view.workers
     evidence = [
-        f"{format_duration(data_s)} of a mean step of {format_duration(step_s)} waits for data"
+        f"{format_duration(data_s)} of a mean step of {format_duration(view.mean_step_s)} waits "
+        "for data"
     ]
-    load_s, workers = view.mean("load_s"), view.workers
     both = zip(view.column("load_cpu_s"), view.column("load_s"), strict=True)
     known = [(cpu_s, took_s) for cpu_s, took_s in both if cpu_s is not None and took_s is not None]
     known_s = sum(took_s for _, took_s in known)
-    doing = ""
     if load_s:
-        evidence.append(f"a batch takes {format_duration(load_s)} to load")
-    if load_s and known_s:
-        on_cpu = sum(cpu_s for cpu_s, _ in known) / known_s
-        evidence[-1] += f", {format_share(on_cpu)} of it on a CPU"
-        works = on_cpu >= _MOSTLY
-        doing = "; loading is mostly " + ("CPU work" if works else "waiting for storage or a CPU")
+        said = f"a batch takes {format_duration(load_s)} to load"
+        if known_s:
+            said += f", {format_share(sum(cpu_s for cpu_s, _ in known) / known_s)} of it on a CPU"
+        evidence.append(said)
     if load_s and workers:
         each = format_duration(load_s / workers)
-        evidence.append(f"{workers} workers deliver at most one batch every {each}")
-    where = {None: "", 0: " loaded in the training process"}.get(
-        workers, f" from {workers} workers"
+        evidence.append(
+            f"{format_count(workers, 'worker')} can deliver one batch every {each} at most"
+        )
+    loader = view.run.summary.get("loader")
+    if loader is not None and loader["parts"]:
+        largest = [
+            f"{each['name']}{' (' + each['line'] + ')' if each['line'] else ''} "
+            f"{format_share(each['share'])}"
+            for each in loader["parts"][:4]
+        ]
+        evidence.append(f"loading: {', '.join(largest)}")
+    if part is not None and part.cause == "slow_samples" and loader is not None:
+        slow = [
+            f"{each['index']} ({format_duration(each['took_s'])})"
+            for each in loader["slow_samples"][:5]
+        ]
+        evidence.append(f"slowest samples by index: {', '.join(slow)}")
+    return tuple(evidence)
+
+
+def restarted_workers(view: RunView) -> Finding | None:
+    """Report the time that starting the workers again takes in every epoch."""
+    wall_s, spent_s = view.run.summary.get("wall_s"), restart_s(view)
+    if not wall_s or not view.workers or spent_s < _MUCH_RESTARTING * wall_s:
+        return None
+    epochs = len(view.run.epoch_rows("train")) - 1
+    return Finding(
+        "worker_restarts",
+        f"Every epoch starts its {format_count(view.workers, 'worker')} anew, which takes "
+        f"{format_duration(spent_s / max(epochs, 1))} each time.",
+        (f"{format_duration(spent_s)} in {epochs} epochs after the first",),
+        None,
+        spent_s / wall_s,
+        saves_s=spent_s,
+        change="set persistent_workers=True",
     )
-    text = f"{format_share(share)} of the time is spent waiting for data{where}{doing}."
-    return Finding("waiting_for_data", text, tuple(evidence), view.again("workers"), share)
+
+
+def too_many_workers(view: RunView) -> Finding | None:
+    """Report more workers than the CPUs can run, if fewer would be as fast."""
+    model = step_model(view)
+    if model is None or model.workers <= _TOO_MANY * model.cpus:
+        return None
+    best = max(1, model.best_workers())
+    spared = 1 - best / model.workers
+    saves_s = restart_s(view) * spared
+    return Finding(
+        "too_many_workers",
+        f"{model.workers} workers share {format_count(model.cpus, 'CPU')} with the training: "
+        f"{best} would load as fast.",
+        (f"workers start in {format_duration(restart_s(view))} after the first epoch",),
+        view.again("workers"),
+        max(0.05, saves_s / (view.run.summary.get("wall_s") or 1.0)),
+        saves_s=saves_s,
+        change=f"set num_workers={best}",
+    )
 
 
 def uneven_workers(view: RunView) -> Finding | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analyze.findings.finding import Finding, RunView
+from stepscope.analyze.findings.script_findings import work_in_loop
 from stepscope.stats import quantile
 from stepscope.units import format_duration, format_share
 
@@ -52,7 +53,7 @@ def large_transfer(view: RunView) -> Finding | None:
 def unattributed(view: RunView) -> Finding | None:
     """Report that much of a step is in no phase."""
     share = view.share("other")
-    if share < _MUCH_OTHER:
+    if share < _MUCH_OTHER or work_in_loop(view) is not None:
         return None
     text = (
         f"{format_share(share)} of the time is in no phase of training: look for metrics, logging "

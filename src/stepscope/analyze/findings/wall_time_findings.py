@@ -1,0 +1,102 @@
+"""Findings on the time outside training steps: evaluations, checkpoints, pauses."""
+
+from __future__ import annotations
+
+import math
+
+from stepscope.analyze.findings.finding import Finding, RunView
+from stepscope.analyze.step_model import restart_s
+from stepscope.units import format_count, format_duration, format_share
+
+_MUCH = 0.05
+_MUCH_EVALUATION = 0.3  # of a run that evaluates once an epoch, which is usual
+_WANTED_EVALUATION = 0.1
+_OFTEN = 1.5  # evaluations for each epoch
+_RARER = 10  # times rarer checkpoints
+
+
+def frequent_evaluation(view: RunView) -> Finding | None:
+    """Report evaluations that take much of the run, and how many would do."""
+    wall_s = view.run.summary.get("wall_s")
+    rows = [row for row in view.run.epoch_rows() if row["split"] != "train" and row["total_s"]]
+    epochs = max(1, len(view.run.epoch_rows("train")))
+    total_s = sum(row["total_s"] for row in rows)
+    if not wall_s or not rows or total_s < _MUCH * wall_s:
+        return None
+    share = total_s / wall_s
+    if len(rows) > _OFTEN * epochs:
+        saves_s = total_s * (1 - epochs / len(rows))
+        change = "evaluate once an epoch"
+    elif share > _MUCH_EVALUATION and epochs > 1:
+        every = min(epochs, math.ceil(share / _WANTED_EVALUATION))
+        saves_s = total_s * (1 - math.ceil(epochs / every) / epochs)
+        change = f"evaluate every {every} epochs, or on fewer samples"
+    else:
+        return None
+    if saves_s < _MUCH * wall_s:
+        return None
+    return Finding(
+        "frequent_evaluation",
+        f"Evaluation takes {format_share(share)} of the run: {len(rows)} evaluations in "
+        f"{format_count(epochs, 'epoch')}.",
+        (f"{format_duration(total_s / len(rows))} for each evaluation",),
+        None,
+        share,
+        saves_s=saves_s,
+        change=change,
+    )
+
+
+def frequent_checkpoints(view: RunView) -> Finding | None:
+    """Report checkpoints that take much of the run."""
+    wall_s, saved = view.run.summary.get("wall_s"), view.run.summary.get("checkpoints")
+    if not wall_s or not saved or saved["total_s"] < _MUCH * wall_s or saved["count"] < 2:
+        return None
+    epochs = max(1, len(view.run.epoch_rows("train")))
+    often = saved["count"] > _OFTEN * epochs
+    kept = epochs if often else max(1, saved["count"] // _RARER)
+    line = _line_of(view, "checkpoint")
+    return Finding(
+        "frequent_checkpoints",
+        f"Checkpoints take {format_share(saved['total_s'] / wall_s)} of the run: "
+        f"{saved['count']:,} calls of torch.save{line} in {format_count(epochs, 'epoch')}.",
+        (f"{format_duration(saved['total_s'] / saved['count'])} for each checkpoint",),
+        None,
+        saved["total_s"] / wall_s,
+        saves_s=saved["total_s"] * (1 - kept / saved["count"]),
+        change="save once an epoch" if often else f"save every {_RARER} epochs",
+    )
+
+
+def gaps_between_epochs(view: RunView) -> Finding | None:
+    """Report the time between epochs that is no evaluation and no checkpoint."""
+    summary = view.run.summary
+    wall_s = summary.get("wall_s")
+    gaps = [span for span in summary.get("wall_time") or () if span["part"] == "gaps"]
+    saved = summary.get("checkpoints")
+    saved_s = saved["total_s"] - saved["in_steps_s"] if saved else 0.0
+    total_s = sum(span["total_s"] for span in gaps) - saved_s
+    if not wall_s or total_s < _MUCH * wall_s:
+        return None
+    line = _line_of(view, None, where="between epochs")
+    return Finding(
+        "gaps_between_epochs",
+        f"Pauses between epochs take {format_share(total_s / wall_s)} of the run{line}.",
+        (
+            f"{format_count(len(gaps), 'pause')} of {format_duration(total_s / len(gaps))} on "
+            "average, evaluations and checkpoints not counted",
+            f"starting workers again: {format_duration(restart_s(view))}",
+        ),
+        None,
+        total_s / wall_s,
+        saves_s=total_s,
+        change="move this work out of the loop over epochs",
+    )
+
+
+def _line_of(view: RunView, activity: str | None, where: str | None = None) -> str:
+    """Return ` (train.py:41)` for the line of most samples of an activity or a place."""
+    for each in view.run.summary.get("stacks") or ():
+        if (activity in (None, each["activity"])) and where in (None, each["where"]):
+            return f" ({each['line']})" if each["line"] else ""
+    return ""
