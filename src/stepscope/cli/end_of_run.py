@@ -21,7 +21,7 @@ from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep
 from stepscope.report.charts.chart import Chart, save
 from stepscope.report.progress_bar import LiveDisplay
-from stepscope.report.terminal.run_tables import print_run
+from stepscope.report.terminal.verdict_text import print_verdict
 from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.units import format_path
 
@@ -43,7 +43,7 @@ def leave_report(folder: Path, console: Console) -> None:
         reason = f"internal error: {type(error).__name__}: {error}"
         print(f"stepscope: no report: {reason}", file=sys.stderr)
     else:
-        console.print(Text(f"report: {format_path(page)}"), soft_wrap=True)
+        console.print(Text(f"\n  Page: {format_path(page)}"), soft_wrap=True)
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def close(path: Path, outcome: Outcome, *, as_json: bool, console: Console | Non
     if as_json:
         print(json.dumps({**run.info, "path": str(path)}))
     else:
-        print_run(console or Console(), run)
+        print_verdict(console or Console(), run)
     # Standard output is reserved for run.json.
     leave_report(path, Console(file=sys.stderr) if as_json else console or Console())
     if outcome.reason:

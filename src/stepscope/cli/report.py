@@ -5,6 +5,9 @@ from __future__ import annotations
 from json import dumps
 from pathlib import Path
 
+from rich.console import Console
+
+from stepscope.analyze.what_if import what_if as predict
 from stepscope.cli.completion import RunPath
 from stepscope.cli.streams import AsJson, Switch
 from stepscope.errors import RequestError, nearest
@@ -17,6 +20,8 @@ from stepscope.report.charts.chart import save
 from stepscope.report.html.html_page import FILE, document_of, write_page
 from stepscope.report.html.markdown import to_markdown
 from stepscope.report.html.page_content import Document
+from stepscope.report.terminal.run_tables import print_run
+from stepscope.units import format_duration
 
 _FORMATS = ("png", "svg", "pdf")
 _ENDINGS = (".html", ".htm")
@@ -28,6 +33,7 @@ def report(
     charts: Path | None = None,
     format: str = "png",
     markdown: Switch = False,
+    what_if: str | None = None,
     json: AsJson = False,
 ) -> int:
     """Write the report of a run, several runs or a sweep as one self-contained page.
@@ -47,7 +53,11 @@ def report(
         The format of those files: png, svg or pdf.
     markdown
         Print verdict, findings and figures as Markdown.
+    what_if
+        Predict what a change would bring, such as workers=4.
     """
+    if what_if is not None:
+        return _answer_what_if(runs, what_if, as_json=json)
     if markdown and json:
         raise RequestError("--markdown and --json both use standard output. Omit one.")
     if format not in _FORMATS:
@@ -61,6 +71,26 @@ def report(
     page = None if html is None else write_page(document, html)
     files = [] if charts is None else _save_charts(document, charts, format)
     _print(document, page, files, markdown=markdown, as_json=json)
+    if isinstance(recorded, Run) and not markdown and not json:
+        print_run(Console(), recorded)
+    return 0
+
+
+def _answer_what_if(paths: tuple[Path, ...], question: str, *, as_json: bool) -> int:
+    recorded = _read(paths)
+    if not isinstance(recorded, Run):
+        raise RequestError("what-if: wanted one run: stepscope report RUN --what-if workers=4")
+    found = predict(recorded, question)
+    if as_json:
+        print(dumps(found.to_json()))
+        return 0
+    low, high = found.interval
+    verb = "faster" if found.speedup >= 1 else "the speed"
+    print(
+        f"With {found.change} the run would take about {format_duration(found.wall_s)}: "
+        f"{found.speedup:.2f} times {verb} ({low:.2f} to {high:.2f}), "
+        f"{format_duration(found.step_s)} a step."
+    )
     return 0
 
 

@@ -47,7 +47,7 @@ def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
     return Document(
         title=str(run.info.get("name") or run.path.name),
         subtitle=about(run),
-        verdict=[*verdict_on(run, figures)],
+        verdict=[verdict_on(run)["text"]],
         findings=findings,
         figures=[table for table in tables if table.rows],
         sections=sections_of(run, figures),
