@@ -35,6 +35,8 @@ INTERVAL_S = 0.02
 _MOST = 16_384
 _DEEPEST = 200  # frames that are looked at
 _LONGEST_TEXT = 80
+_MOST_LINES = 200
+_STRINGS = re.compile(r"""(["'])(?:\\.|(?!\1).)*(?:\1|$)""")
 _uniform = Random(0).uniform
 
 _OUR_FOLDER = str(Path(__file__).parents[1])
@@ -258,7 +260,8 @@ def stack_times(
         )
         entry["total_s"] += total_s
         entry["samples"] += int(count)
-    return sorted(named.values(), key=lambda each: each["total_s"], reverse=True)
+    longest_first = sorted(named.values(), key=lambda each: each["total_s"], reverse=True)
+    return longest_first[:_MOST_LINES]
 
 
 def _durations_s(samples: Sequence[_Sample]) -> list[float]:
@@ -311,7 +314,8 @@ def call_at(code: CodeType, instruction: int) -> tuple[str, str | None]:
             begin, end = found[2:]
     text = linecache.getline(code.co_filename, number)
     part = text.encode()[begin:end].decode(errors="replace")  # columns count bytes
-    return f"{Path(code.co_filename).name}:{number}", " ".join(part.split())[:_LONGEST_TEXT] or None
+    shown = _STRINGS.sub("'...'", " ".join(part.split()))  # a string may be a secret
+    return f"{Path(code.co_filename).name}:{number}", shown[:_LONGEST_TEXT] or None
 
 
 def _activity_of(text: str | None) -> str | None:
