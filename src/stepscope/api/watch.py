@@ -23,6 +23,7 @@ from stepscope.records.types import (
     Instrument,
     LayerTime,
     SamplerResult,
+    ScriptFigures,
     SettingValue,
 )
 from stepscope.report.terminal.run_tables import print_run
@@ -64,6 +65,7 @@ class Session:
         layers: list[LayerTime] | None = None,
         absent: dict[str, str] | None = None,
         device_memory: DeviceMemoryPeak | None = None,
+        script: ScriptFigures | None = None,
     ) -> None:
         """Write the last fields and close the folder; do nothing in a fork of the program."""
         if os.getpid() != self._process:
@@ -74,6 +76,7 @@ class Session:
             peak_memory_bytes=sampled["peak_memory_bytes"] if sampled else None,
             device_peak_memory_bytes=device_memory["peak_bytes"] if device_memory else None,
             layers=layers,
+            script=script or {},
             absent=(absent or {}) | ({} if sampled else {"peak_memory_bytes": _NOT_SAMPLED}),
         )
         info = self.made.read_info()
@@ -151,4 +154,5 @@ def watch(
             result["layers"],
             result.get("absent"),
             result.get("device_memory"),
+            result.get("script"),
         )

@@ -10,6 +10,7 @@ import functools
 import re
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -27,6 +28,7 @@ from stepscope.trace.loader_profile import LoaderProfile, LoaderWork
 from stepscope.trace.patches import Patches
 from stepscope.trace.sample_count import bytes_of, samples_of
 
+_OUR_FOLDER = str(Path(__file__).parent)
 TakeTiming = Callable[[LoadTiming, LoaderWork | None], None]
 
 
@@ -126,9 +128,9 @@ def _unwrap(iterator: Any, take: TakeTiming) -> None:
 
 def _without_our_frames(argument: Any) -> Any:
     """Remove the tracer's lines from the worker's traceback in an exception's text."""
-    if not isinstance(argument, str) or __file__ not in argument:
+    if not isinstance(argument, str) or _OUR_FOLDER not in argument:
         return argument
-    entry = rf'  File "{re.escape(__file__)}".*\n(?:    .*\n)*'
+    entry = rf'  File "{re.escape(_OUR_FOLDER)}.*\n(?:    .*\n)*'
     return type(argument)(re.sub(entry, "", argument))
 
 

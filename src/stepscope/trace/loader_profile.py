@@ -7,26 +7,39 @@ process if it loads the data itself. Neither changes the data set or its transfo
 
 from __future__ import annotations
 
-import atexit
 import heapq
+import linecache
+import operator
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.trace.stack_sampler import INTERVAL_S, StoppableThread, call_at, is_of_script
+from stepscope.trace.stack_sampler import (
+    SamplingThread,
+    call_at,
+    is_of_script,
+)
 
 if TYPE_CHECKING:
     from stepscope.records.types import LoaderFigures, LoaderPart
 
-_SLOW_SAMPLES = 8  # the slowest that are kept
+_SLOW_SAMPLES = 32  # the slowest that are kept
+_SHOWN_SAMPLES = 8
 _SLOW_BITS = 3  # a sample that takes 2**3 times the median is slow
+_MOST_SLOW = 0.1  # of the samples: more of them are no exception
+_REPEATED = 0.5  # of the slowest samples: the same index was slow in another epoch too
+# No busy machine keeps a process off its CPUs for as long as this, many times.
+_SURELY_SLOW_NS = 50_000_000
 _SEND_EVERY_NS = 250_000_000
 _DEEPEST = 60
+_MOST_CHAINS = 1000
+_LONGEST_INDEX = 80
 
 READ, DECODE, TRANSFORM, COLLATE, DATASET = "read", "decode", "transform", "collate", "dataset"
 
@@ -53,14 +66,17 @@ _BY_CALL = (
 )
 
 
+LoaderName = tuple[str, str, str | None]  # kind, name and line
+
+
 class LoaderWork(NamedTuple):
     """What a process did for its loader since the last message: sent along with a batch."""
 
     samples: int
     samples_ns: int
     by_size: dict[int, int]  # samples by the number of bits of their time
-    slowest: list[tuple[int, Any]]  # nanoseconds, index
-    stacks: dict[tuple[str, str, str | None], int]  # kind, name, line: samples of the stack
+    slowest: list[tuple[int, int | str]]  # nanoseconds, index
+    stacks: dict[LoaderName, int]  # samples of the stack
 
 
 @dataclass
@@ -70,7 +86,7 @@ class ItemTimes:
     samples: int = 0
     samples_ns: int = 0
     by_size: dict[int, int] = field(default_factory=dict)
-    slowest: list[tuple[int, Any]] = field(default_factory=list)
+    slowest: list[tuple[int, int | str]] = field(default_factory=list)
     _bar_ns: int = 0
 
     def add(self, index: Any, took_ns: int) -> None:
@@ -83,8 +99,7 @@ class ItemTimes:
             self._keep(took_ns, index)
 
     def _keep(self, took_ns: int, index: Any) -> None:
-        entry = (took_ns, index if isinstance(index, int | str) else repr(index)[:80])
-        self.slowest.append(entry)
+        self.slowest.append((took_ns, _plain(index)))
         if len(self.slowest) > _SLOW_SAMPLES:
             self.slowest = heapq.nlargest(_SLOW_SAMPLES, self.slowest, key=lambda each: each[0])
             self._bar_ns = self.slowest[-1][0]
@@ -96,7 +111,8 @@ class ItemTimes:
         for size, count in work.by_size.items():
             self.by_size[size] = self.by_size.get(size, 0) + count
         for took_ns, index in work.slowest:
-            self._keep(took_ns, index)
+            if took_ns > self._bar_ns:
+                self._keep(took_ns, index)
 
     def median_s(self) -> float | None:
         """Return about the median: the middle of its power of two."""
@@ -112,13 +128,40 @@ class ItemTimes:
         return None
 
     def slow_share(self) -> float:
-        """Return the share of the time of samples that take over eight times the median."""
+        """Return the share of the time of a few samples that take over eight times the median.
+
+        Other processes slow samples down as well, but not the same ones in every epoch, and not
+        for as long.
+        """
         median = self._median_size()
         if median is None:
             return 0.0
-        times = {size: count * 0.75 * 2**size for size, count in self.by_size.items()}
-        slow = sum(took for size, took in times.items() if size > median + _SLOW_BITS)
-        return float(slow / sum(times.values()))
+        least = median + _SLOW_BITS
+        if not self._same_samples_are_slow():
+            least = max(least, _SURELY_SLOW_NS.bit_length())
+        slow = {size: count for size, count in self.by_size.items() if size > least}
+        if sum(slow.values()) > _MOST_SLOW * self.samples:
+            return 0.0
+        return _rough_time(slow) / _rough_time(self.by_size)
+
+    def _same_samples_are_slow(self) -> bool:
+        seen = Counter(index for _, index in self.slowest)
+        repeated = sum(count for count in seen.values() if count > 1)
+        return repeated >= _REPEATED * len(self.slowest)
+
+
+def _rough_time(by_size: dict[int, int]) -> float:
+    return sum(count * 0.75 * 2.0**size for size, count in by_size.items())
+
+
+def _plain(index: Any) -> int | str:
+    """Return the index of a sample as JSON can hold it."""
+    if isinstance(index, str):
+        return str(index)[:_LONGEST_INDEX]
+    try:
+        return operator.index(index)
+    except Exception:  # of the script's own class
+        return f"a {type(index).__name__}"
 
 
 class TimedItems:
@@ -135,60 +178,108 @@ class TimedItems:
         return item
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_dataset":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self._dataset, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._dataset)
 
 
 @dataclass
 class LoaderStacks:
-    """Names what makes a batch, in samples of the stack below the loader's `fetch`."""
+    """Names what makes a batch, in samples of the stack from the loader's `fetch` inwards.
 
-    counts: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
-    _names: dict[tuple[tuple[CodeType, int], ...], tuple[str, str, str | None]] = field(
-        default_factory=dict
-    )
+    A sample is kept as references to code and named later, since reading source takes long.
+    """
+
+    # The samples of each stack, by the addresses of its code: hashing code takes long.
+    _chains: dict[tuple[int, ...], _CountedChain] = field(default_factory=dict)
+    named: dict[LoaderName, int] = field(default_factory=dict)
 
     def take(self, frame: FrameType | None) -> bool:
         """Count a sample; return False if the process makes no batch."""
         chain: list[tuple[CodeType, int]] = []
+        key: list[int] = []
         while frame is not None and len(chain) < _DEEPEST:
-            if frame.f_code.co_name == "fetch" and frame.f_code.co_filename.endswith(_FETCH):
+            code, instruction = frame.f_code, frame.f_lasti
+            chain.append((code, instruction))
+            key += (id(code), instruction)
+            if code.co_name == "fetch" and code.co_filename.endswith(_FETCH):
                 break
-            chain.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
         else:
             return False
-        key = tuple(chain)
-        name = self._names.get(key)
-        if name is None:
-            name = self._names[key] = name_of(key)
-        self.counts[name] = self.counts.get(name, 0) + 1
+        known = self._chains.setdefault(tuple(key), _CountedChain(chain))
+        known.samples += 1
+        if len(self._chains) >= _MOST_CHAINS:
+            del frame
+            self.counts()
         return True
+
+    def counts(self) -> dict[LoaderName, int]:
+        """Return the samples so far by kind, name and line."""
+        chains, self._chains = self._chains, {}
+        for known in list(chains.values()):
+            self.add(name_of(known.chain), known.samples)
+        return self.named
+
+    def add(self, name: LoaderName, samples: int) -> None:
+        """Add samples of another process."""
+        self.named[name] = self.named.get(name, 0) + samples
+
+
+@dataclass
+class _CountedChain:
+    chain: list[tuple[CodeType, int]]
+    samples: int = 0
 
 
 _FETCH = "torch/utils/data/_utils/fetch.py"
 
 
-def name_of(chain: Sequence[tuple[CodeType, int]]) -> tuple[str, str, str | None]:
-    """Return kind, name and line of a stack below `fetch`, the innermost frame first."""
+def name_of(chain: Sequence[tuple[CodeType, int]]) -> LoaderName:
+    """Return kind, name and line of a stack, the innermost frame first, `fetch` last."""
     line = next((call_at(*each)[0] for each in chain if is_of_script(each[0])), None)
+    kind = next((kind for code, _ in chain if (kind := _kind_of_file(code.co_filename))), None)
     transform = _transform_of(chain)
-    for code, instruction in chain:
-        kind = next((kind for part, kind in _BY_FILE if part in code.co_filename), None)
-        text = call_at(code, instruction)[1] or ""
-        kind = kind or next((kind for call, kind in _BY_CALL if re.search(call, text)), None)
-        if kind is not None and not (transform and kind != COLLATE):
-            return kind, kind, line
-        if is_of_script(code):
-            break
+    if kind is not None and not (transform and kind == READ):
+        return kind, kind, line
     if transform:
         return TRANSFORM, transform, line
-    if not any(_is_item(code) for code, _ in chain):
-        return COLLATE, COLLATE, line
+    kind = next((kind for each in chain if (kind := _kind_of_call(*each))), None)
+    if kind is not None:
+        return kind, kind, line
     return DATASET, "__getitem__", line
 
 
-def _is_item(code: CodeType) -> bool:
-    return code.co_name in ("__getitem__", "__getitems__", "__next__", "__iter__")
+def _kind_of_file(file: str) -> str | None:
+    return next((kind for part, kind in _BY_FILE if part in file), None)
+
+
+def _kind_of_call(code: CodeType, instruction: int) -> str | None:
+    """Return the kind of the call that runs, or of a `with open(...)` around it."""
+    texts = [call_at(code, instruction)[1] or ""]
+    if is_of_script(code):
+        texts += _withs_around(code, instruction)
+    return next((kind for text in texts for call, kind in _BY_CALL if re.search(call, text)), None)
+
+
+def _withs_around(code: CodeType, instruction: int) -> Iterator[str]:
+    """Yield the `with` statements around the line that runs, by their indentation."""
+    number = int(call_at(code, instruction)[0].rpartition(":")[2])
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno : number]
+    depth = _depth(lines.pop()) if lines else 0
+    for text in reversed(lines):
+        if text.strip() and _depth(text) < depth:
+            depth = _depth(text)
+            if text.lstrip().startswith(("with ", "async with ")):
+                yield text
+
+
+def _depth(text: str) -> int:
+    return len(text) - len(text.lstrip())
 
 
 def _transform_of(chain: Sequence[tuple[CodeType, int]]) -> str | None:
@@ -233,19 +324,14 @@ class LoaderProfile:
     def watch(self, fetcher: Any) -> None:
         """Time the samples of a fetcher for a map-style data set, once."""
         dataset = getattr(fetcher, "dataset", None)
-        if getattr(fetcher, "auto_collation", False) and not isinstance(dataset, TimedItems):
+        is_single = getattr(fetcher, "auto_collation", False)
+        if is_single and not hasattr(fetcher, "dataset_iter") and type(dataset) is not TimedItems:
             fetcher.dataset = TimedItems(dataset, self.times)
 
     def sample_this_thread(self) -> None:
         """Sample the stack of this thread for as long as the process lives: in a worker."""
-        sampled, thread = threading.get_ident(), StoppableThread()
-
-        def run() -> None:
-            while thread.wait(INTERVAL_S):
-                self.stacks.take(sys._current_frames().get(sampled))
-
-        thread.start(run)
-        atexit.register(thread.stop)
+        sampled = threading.get_ident()
+        SamplingThread(lambda: self.stacks.take(sys._current_frames().get(sampled))).start()
 
     def work_to_send(self) -> LoaderWork | None:
         """Return what was done since the last message, a few times a second."""
@@ -253,23 +339,20 @@ class LoaderProfile:
         if now - self._sent_ns < _SEND_EVERY_NS:
             return None
         self._sent_ns = now
-        times, counts = self.times, self.stacks.counts
-        work = LoaderWork(
-            times.samples, times.samples_ns, times.by_size.copy(), times.slowest, counts.copy()
-        )
+        times, stacks, self.stacks.named = self.times, self.stacks.counts(), {}
+        work = LoaderWork(times.samples, times.samples_ns, times.by_size, times.slowest, stacks)
         times.__init__()  # type: ignore[misc]
-        counts.clear()
         return work
 
     def merge(self, work: LoaderWork) -> None:
         """Add what a worker did."""
         self.times.merge(work)
-        for name, count in work.stacks.items():
-            self.stacks.counts[name] = self.stacks.counts.get(name, 0) + count
+        for name, samples in work.stacks.items():
+            self.stacks.add(name, samples)
 
     def figures(self) -> LoaderFigures | None:
         """Return the profile as `run.json` keeps it; None if nothing was seen."""
-        times, counts = self.times, self.stacks.counts
+        times, counts = self.times, self.stacks.counts()
         total = sum(counts.values())
         if not times.samples and not total:
             return None
@@ -287,7 +370,7 @@ class LoaderProfile:
             "slow_samples": [
                 {"index": index, "took_s": seconds(took_ns)}
                 for took_ns, index in sorted(times.slowest, key=lambda each: each[0], reverse=True)[
-                    :_SLOW_SAMPLES
+                    :_SHOWN_SAMPLES
                 ]
             ],
             "parts": parts,

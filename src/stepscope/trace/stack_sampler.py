@@ -3,21 +3,25 @@
 A thread looks at the stack of the traced thread. It changes nothing in the script, and what a
 sample costs does not depend on how often the script calls anything. Samples are kept as references
 to code; `stack_times` names them when the script has ended.
-
-The thread is started below `threading`, so the script does not find it in `threading.enumerate()`.
 """
 
 from __future__ import annotations
 
 import _thread
+import atexit
+import contextlib
 import functools
+import gc
 import linecache
+import os
 import re
+import signal
 import sys
 import sysconfig
+import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
 from types import CodeType, FrameType
@@ -83,103 +87,178 @@ _CALLS = (
 
 class _Sample(NamedTuple):
     time_ns: int
+    took_ns: int  # since the sample before
     phase: str
     activity: str | None
     code: CodeType | None  # of the innermost frame of the script, and its instruction
     instruction: int
 
 
-class StoppableThread:
-    """A thread below `threading` that is ended before the interpreter is.
+class SamplingThread:
+    """Calls a function some times a second, in a thread that the script does not notice.
 
-    A thread that the interpreter outlives is unwound by force, and with torch loaded that aborts
-    the process.
+    It is started below `threading` and blocks all signals. No garbage is collected in it, so the
+    script's finalizers run in the script's own threads. It pauses while the process forks. It ends
+    before the interpreter does: a thread that outlives the interpreter is unwound by force, and
+    with torch loaded that aborts the process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], object], interval_s: float = INTERVAL_S) -> None:
+        self.interval_s = interval_s
+        self._look = look
         self._stops = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
+        self._native_id = 0
+        self._runs = False
 
-    def start(self, run: Callable[[], None]) -> None:
-        """Run a function that returns when `wait` is False."""
-        self._stops.acquire()
-        self._ended.acquire()
-        _thread.start_new_thread(self._run, (run,))
-
-    def _run(self, run: Callable[[], None]) -> None:
-        try:
-            run()
-        finally:
-            self._ended.release()
-
-    def wait(self, interval_s: float) -> bool:
-        """Wait for about this long; return False if the thread is to end.
-
-        Not at regular intervals, which a regular script would meet at the same line every time. Not
-        by the shared generator: the script's random numbers stay as they are.
-        """
-        return not self._stops.acquire(timeout=interval_s * _uniform(0.5, 1.5))
+    def start(self) -> None:
+        """Start the thread; without one, if this machine gives none, nothing is sampled."""
+        _pause_at_forks()
+        _started.add(self)
+        atexit.register(self.stop)
+        self.resume()
 
     def stop(self) -> None:
         """End the thread and wait for its end, at most a second."""
-        if self._stops.locked() and not self._ended.acquire(blocking=False):
+        _started.discard(self)
+        atexit.unregister(self.stop)
+        self.pause()
+
+    def resume(self) -> None:
+        """Start the thread, again after a fork."""
+        self._stops, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
+        self._stops.acquire()
+        self._ended.acquire()
+        with contextlib.suppress(RuntimeError):  # too many threads
+            _thread.start_new_thread(self._run, (self._stops, self._ended))
+            self._runs = True
+
+    def pause(self) -> None:
+        """End the thread until `resume`."""
+        if self._runs:
+            self._runs = False
             self._stops.release()
             self._ended.acquire(timeout=1.0)
 
+    def await_removal(self) -> None:
+        """Wait until the kernel has removed the ended thread, some 50 us.
 
-@dataclass
+        From 3.12 on, Python warns about a fork in a process that has threads.
+        """
+        task = Path(f"/proc/self/task/{self._native_id}")
+        for _ in range(50):
+            if not self._native_id or not task.exists():
+                return
+            time.sleep(0.0001)
+
+    def _run(self, stops: _thread.LockType, ended: _thread.LockType) -> None:
+        with contextlib.suppress(Exception):  # the script continues without samples
+            self._native_id = _thread.get_native_id()
+            if hasattr(signal, "pthread_sigmask"):
+                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            # Not at regular intervals, which a regular script would meet at the same line every
+            # time. Not by the shared generator: the script's random numbers stay as they are.
+            while not stops.acquire(timeout=self.interval_s * _uniform(0.5, 1.5)):
+                collects = gc.isenabled()
+                gc.disable()
+                try:
+                    self._look()
+                finally:
+                    if collects:
+                        gc.enable()
+        ended.release()
+
+
+_started: set[SamplingThread] = set()
+
+
+@functools.cache
+def _pause_at_forks() -> None:
+    """Let no thread of ours run while this process forks, nor in the child."""
+
+    def pause() -> None:
+        for thread in tuple(_started):
+            thread.pause()
+        for thread in tuple(_started):
+            thread.await_removal()
+
+    def resume() -> None:
+        for thread in tuple(_started):
+            thread.resume()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=pause, after_in_parent=resume, after_in_child=lambda: _started.clear()
+        )
+
+
 class StackSampler:
-    """A thread that samples the traced thread of this process."""
+    """Samples the traced thread of this process."""
 
-    state: HookState
-    take_of_loader: Callable[[FrameType | None], object]
-    interval_s: float = INTERVAL_S
-    _samples: list[_Sample] = field(default_factory=list)
-    _kinds: dict[CodeType, tuple[bool, str | None]] = field(default_factory=dict)
-    _thread: StoppableThread = field(default_factory=lambda: StoppableThread())
+    def __init__(
+        self,
+        state: HookState,
+        take_of_loader: Callable[[FrameType | None], object],
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._state = state
+        self._take_of_loader = take_of_loader
+        self._samples: list[_Sample] = []
+        self._sampled_ns = 0
+        # By the address of the code: hashing it takes a microsecond. The code is kept alive.
+        self._kinds: dict[int, tuple[CodeType, bool, str | None]] = {}
+        self._thread = SamplingThread(self._look, interval_s)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start(self._run)
+        self._sampled_ns = now_ns()
+        self._thread.start()
 
     def stop(self) -> None:
         """End the thread."""
         self._thread.stop()
 
-    def _run(self) -> None:
-        while self._thread.wait(self.interval_s):
-            if self.state.full:
-                steps, phase = self.state.steps, _phase(self.state)
-                frame = sys._current_frames().get(self.state.thread)
-                sample = self._sample(frame, phase)
-                # The script may have gone on meanwhile, if this thread had to wait.
-                if sample and (steps, phase) == (self.state.steps, _phase(self.state)):
-                    self._add(sample)
-                    if phase == "data":
-                        self.take_of_loader(frame)
+    def _look(self) -> None:
+        state = self._state
+        if not state.full:
+            self._sampled_ns = now_ns()
+            return
+        steps, phase = state.steps, _phase(state)
+        # No frame is kept: it would keep the script's variables alive.
+        sample = self._sample(sys._current_frames().get(state.thread), phase)
+        # The script may have gone on meanwhile, if this thread had to wait.
+        if sample and (steps, phase) == (state.steps, _phase(state)):
+            self._add(sample)
+            if phase == "data":
+                self._take_of_loader(sys._current_frames().get(state.thread))
 
     def _sample(self, frame: FrameType | None, phase: str) -> _Sample | None:
         """Return what the script does; None if it waits for the tracer."""
         activity, depth, time_ns = None, 0, now_ns()
+        took_ns = time_ns - self._sampled_ns
         while frame is not None and depth < _DEEPEST:
             code = frame.f_code
-            kind = self._kinds.get(code)
+            kind = self._kinds.get(id(code))
             if kind is None:
-                kind = self._kinds[code] = _kind(code.co_filename)
-            of_script, known = kind
+                kind = self._kinds[id(code)] = (code, *_kind(code.co_filename))
+            _, of_script, known = kind
             if known is _OWN_WORK:
                 return None
             activity = known if known == _IMPORT else activity or known
             if of_script:
-                return _Sample(time_ns, phase, activity, code, frame.f_lasti)
+                return _Sample(time_ns, took_ns, phase, activity, code, frame.f_lasti)
             frame, depth = frame.f_back, depth + 1
-        return _Sample(time_ns, phase, activity, None, 0)
+        return _Sample(time_ns, took_ns, phase, activity, None, 0)
 
     def _add(self, sample: _Sample) -> None:
+        self._sampled_ns = sample.time_ns
         self._samples.append(sample)
         if len(self._samples) >= _MOST:
-            del self._samples[::2]
-            self.interval_s *= 2
+            pairs = zip(self._samples[::2], self._samples[1::2], strict=True)
+            self._samples = [
+                later._replace(took_ns=dropped.took_ns + later.took_ns) for dropped, later in pairs
+            ]
+            self._thread.interval_s *= 2
 
     def times(self, spans: Iterable[Span], origin_ns: int) -> list[StackTime]:
         """Return the time of each line so far; epochs and evaluations are given."""
@@ -237,11 +316,11 @@ def stack_times(
     """Return the time of each line of the script, by the part of the run; the longest first."""
     parts = Parts(spans)
     totals: dict[tuple[str, str | None, CodeType | None, int], list[float]] = {}
-    for sample, took_s in zip(samples, _durations_s(samples), strict=True):
+    for sample in samples:
         where = parts.at(seconds(sample.time_ns - origin_ns)) or sample.phase
         key = (where, sample.activity, sample.code, sample.instruction)
         total = totals.setdefault(key, [0.0, 0])
-        total[0] += took_s
+        total[0] += seconds(sample.took_ns)
         total[1] += 1
     named: dict[tuple[str, str | None, str | None, str | None], StackTime] = {}
     for (where, activity, code, instruction), (total_s, count) in totals.items():
@@ -264,42 +343,45 @@ def stack_times(
     return longest_first[:_MOST_LINES]
 
 
-def _durations_s(samples: Sequence[_Sample]) -> list[float]:
-    """Return the time that each sample stands for: that since the one before.
-
-    A call that holds the interpreter lock delays the sample, which then shows this very call.
-    """
-    if not samples:
-        return []
-    usual_s = seconds(samples[-1].time_ns - samples[0].time_ns) / max(len(samples) - 1, 1)
-    gaps_s = (seconds(later.time_ns - each.time_ns) for each, later in pairwise(samples))
-    return [usual_s, *gaps_s]
-
-
 class Parts:
     """The parts of a run outside its training steps."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         ordered = sorted(spans, key=lambda span: span.start_s)
-        self._evaluations = [span for span in ordered if span.split != "train"]
-        self._epochs = []
+        evaluations = [span for span in ordered if span.split != "train"]
+        starts = [span.start_s for span in evaluations]
+        epochs = []
         for span in ordered:
             if span.split == "train":
-                end_s = span.start_s + span.total_s
-                for each in self._evaluations:  # an epoch's own time leaves out evaluations
-                    if span.start_s <= each.start_s < end_s:
-                        end_s += each.total_s
-                self._epochs.append((span.start_s, end_s))
+                total_s = span.total_s
+                for each in islice(evaluations, bisect_left(starts, span.start_s), None):
+                    if each.start_s >= span.start_s + total_s:
+                        break
+                    total_s += each.total_s  # an epoch's own time leaves out evaluations
+                epochs.append(span._replace(total_s=total_s))
+        self._evaluations, self._epochs = _Cover(evaluations), _Cover(epochs)
 
     def at(self, time_s: float) -> str | None:
         """Return the part at a time; None inside an epoch."""
-        if any(each.start_s <= time_s < each.start_s + each.total_s for each in self._evaluations):
+        if self._evaluations.has(time_s):
             return "evaluation"
-        if any(start_s <= time_s < end_s for start_s, end_s in self._epochs):
+        if self._epochs.has(time_s):
             return None
-        if not self._epochs or time_s < self._epochs[0][0]:
+        if not self._epochs.starts_s or time_s < self._epochs.starts_s[0]:
             return "preparation"
-        return "shutdown" if time_s >= self._epochs[-1][1] else "between epochs"
+        return "shutdown" if time_s >= self._epochs.ends_s[-1] else "between epochs"
+
+
+class _Cover:
+    """The time that spans cover together; they are ordered by their start."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.starts_s = [span.start_s for span in spans]
+        self.ends_s = list(accumulate((span.start_s + span.total_s for span in spans), max))
+
+    def has(self, time_s: float) -> bool:
+        begun = bisect_right(self.starts_s, time_s)
+        return begun > 0 and time_s < self.ends_s[begun - 1]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -64,7 +64,8 @@ def install(state: HookState) -> Patches:
     patches.replace(torch.Tensor, "cuda", functools.partial(_record_span, state, e.MOVE, e.MOVED))
     patches.replace(torch.autograd, "backward", functools.partial(_backward, state))
     patches.replace(torch.amp.GradScaler, "scale", functools.partial(_scale, state))
-    patches.replace(torch, "save", functools.partial(_save, state))
+    patches.replace(torch.serialization, "save", functools.partial(_save, state))
+    patches.replace(torch, "save", lambda original: torch.serialization.save)
     _watch_optimizers(state, patches)
     return patches
 

@@ -214,7 +214,8 @@ class Tracer:
         return absent
 
     def abandon(self) -> None:
-        """Remove the hooks in a forked copy of the traced process."""
+        """Remove the hooks: in a forked copy of the traced process, or after a failure."""
+        self._sampler.stop()
         self._patches.undo()
         self._hooks.buffer.fields.clear()
 
