@@ -93,8 +93,6 @@ FlatEnvironment: TypeAlias = Mapping[str, "str | float | RankEnvironment | None"
 
 
 class RankEnvironment(TypedDict):
-    """The place of a rank in a distributed training."""
-
     rank: int
     processes: int
     host: str
@@ -104,8 +102,6 @@ class RankEnvironment(TypedDict):
 
 
 class StartAndEnd(TypedDict):
-    """A condition at the start and at the end of a run."""
-
     start: Any
     end: Any
 
@@ -158,8 +154,6 @@ class LoaderPart(TypedDict):
 
 
 class SlowSample(TypedDict):
-    """A sample of the data set that took long to load."""
-
     index: int | str
     took_s: float
 
@@ -195,8 +189,6 @@ class ScriptFigures(TypedDict, total=False):
 
 
 class WallSpan(TypedDict):
-    """A part of the run's wall-clock time."""
-
     part: str
     start_s: float
     total_s: float
@@ -364,8 +356,6 @@ class RankFigures(TypedDict):
 
 
 class SlowestRank(TypedDict):
-    """The rank that takes longest for a phase."""
-
     rank: int
     host: str | None
     mean_s: float
@@ -403,8 +393,6 @@ class PeakRecord(TypedDict):
 
 
 class RooflinePhase(TypedDict):
-    """A phase under the roofline."""
-
     flop: int
     estimated_bytes: int
     flop_per_byte: float
@@ -442,8 +430,6 @@ class PoolLimit(TypedDict):
 
 
 class PhaseBytes(TypedDict):
-    """The memory of a phase of the step."""
-
     peak_bytes: int
     end_bytes: int
 
@@ -502,8 +488,6 @@ class MemoryBill(MemoryForecast, total=False):
 
 
 class EnergySensorFigures(TypedDict):
-    """What a sensor read during a run."""
-
     name: str
     domain: str
     kind: str
@@ -515,8 +499,6 @@ class EnergySensorFigures(TypedDict):
 
 
 class EnergySensorFailure(TypedDict):
-    """A sensor that failed during a run."""
-
     time_s: float
     sensor: str
     domain: str
@@ -533,8 +515,6 @@ class PhaseEnergy(TypedDict):
 
 
 class EpochEnergy(TypedDict):
-    """The joules of an epoch."""
-
     epoch: int
     split: str
     joules: float | None
@@ -552,8 +532,6 @@ class EnergyUse(TypedDict):
 
 
 class DomainEnergy(EnergyUse):
-    """The energy of a domain."""
-
     sensor: str
     idle_w: float | None
 
@@ -582,8 +560,6 @@ class EnergyFigures(TypedDict):
 
 
 class ThrottledRange(TypedDict):
-    """Consecutive throttled steps of an epoch."""
-
     epoch: int
     first_step: int
     last_step: int
@@ -654,8 +630,6 @@ class ResumeEvent(_Timed):
 
 
 class FaultEvent(_Timed):
-    """The training raised an error."""
-
     event: Literal["fault"]
     traceback: str
 
@@ -676,8 +650,6 @@ class ProcessesEvent(_Timed):
 
 
 class CheckpointEvent(_Timed):
-    """A checkpoint was saved."""
-
     event: Literal["checkpoint"]
     stage: int
     step: int
@@ -691,22 +663,16 @@ class PageCacheEvent(_Timed, ColdCache):
 
 
 class WorkersFallbackEvent(_Timed, _Fallback):
-    """A loader continues with fewer workers."""
-
     event: Literal["workers_fallback"]
 
 
 class BadSampleEvent(_Timed):
-    """A sample could not be read."""
-
     event: Literal["bad_sample"]
     path: str
     reason: str
 
 
 class WeightsEvent(_Timed):
-    """Pretrained weights were loaded."""
-
     event: Literal["weights"]
     tensors: int
     fresh: list[str]
@@ -714,8 +680,6 @@ class WeightsEvent(_Timed):
 
 
 class RequestsRetriedEvent(_Timed):
-    """Requests to an object store were retried."""
-
     event: Literal["requests_retried"]
     split: str
     retries: int
@@ -724,8 +688,6 @@ class RequestsRetriedEvent(_Timed):
 
 
 class MemoryLimitEvent(_Timed):
-    """A memory limit was set."""
-
     event: Literal["memory_limit"]
     limit_bytes: int
     held_by: str
@@ -733,8 +695,6 @@ class MemoryLimitEvent(_Timed):
 
 
 class MemoryGuardEvent(_Timed):
-    """The memory guard acted."""
-
     event: Literal["memory_guard"]
     action: str
     used_bytes: int
@@ -767,8 +727,6 @@ class LoaderRecord(TypedDict):
 
 
 class LoaderEvent(_Timed, LoaderRecord):
-    """A user script made a `DataLoader`."""
-
     event: Literal["loader"]
 
 
@@ -780,8 +738,6 @@ class BatchEvent(_Timed):
 
 
 class TorchReadyEvent(_Timed):
-    """The script has imported torch."""
-
     event: Literal["torch_ready"]
 
 
@@ -822,8 +778,6 @@ class EnergyIdleEvent(_Timed):
 
 
 class EnergySensorFailedEvent(EnergySensorFailure):
-    """A sensor failed during the run."""
-
     event: Literal["energy_sensor_failed"]
 
 
@@ -846,8 +800,6 @@ class ThrottlingEvent(_Timed, _MaybeFromTo):
 
 
 class ThrottlingEndedEvent(_Timed):
-    """Throttling ended."""
-
     event: Literal["throttling_ended"]
     what: str
     lasted_s: float
@@ -891,8 +843,6 @@ class ScriptTraceRequest(TypedDict):
 
 
 class ForecastMessage(TypedDict):
-    """The memory forecast of a training, before it starts."""
-
     type: Literal["forecast"]
     forecast: MemoryForecast
 
@@ -907,8 +857,6 @@ class WeightsMessage(TypedDict):
 
 
 class DownloadMessage(TypedDict):
-    """The progress of a download."""
-
     type: Literal["download"]
     split: str
     done_bytes: int
@@ -959,8 +907,6 @@ class DeviceMemoryMessage(TypedDict):
 
 
 class EvaluationMessage(TypedDict):
-    """An evaluation starts."""
-
     type: Literal["testing"]
     epoch: int
 
@@ -978,8 +924,6 @@ class EpochMessage(TypedDict):
 
 
 class WorkersMessage(_Fallback):
-    """A loader continues with fewer workers."""
-
     type: Literal["workers"]
 
 
@@ -1071,8 +1015,6 @@ class ForkAnswer(TypedDict, total=False):
 
 
 class PeakRequest(TypedDict):
-    """What the peak benchmark is to measure."""
-
     matrix_sizes: list[int]
     array_bytes: int
 
@@ -1088,16 +1030,12 @@ class BenchmarkedPeak(TypedDict):
 
 
 class UnmeasuredPeak(TypedDict):
-    """A peak that could not be measured, and why."""
-
     precision: str
     threads: int
     reason: str
 
 
 class PeakAnswer(TypedDict):
-    """The peaks of a machine."""
-
     peaks: list[BenchmarkedPeak]
     left_out: list[UnmeasuredPeak]
 
@@ -1114,8 +1052,6 @@ class MemoryTrialOptions(TypedDict, total=False):
 
 
 class MemoryTrialRequest(TypedDict):
-    """A training of which a few steps are to be measured."""
-
     spec: RecordedSpec
     options: MemoryTrialOptions
 
@@ -1145,8 +1081,6 @@ class ServeAnswer(TypedDict):
 
 
 class ErrorAnswer(TypedDict):
-    """The answer of a command that failed."""
-
     error: str
     exit_code: int
 
@@ -1223,8 +1157,6 @@ class SlowdownCheck(TypedDict):
 
 
 class CompareAnswer(TypedDict):
-    """The answer of `stepscope compare`."""
-
     baseline: ComparedFigures
     others: list[ComparedSide]
     confidence: float
@@ -1241,8 +1173,6 @@ class GroupFigures(TypedDict):
 
 
 class SearchFigures(TypedDict):
-    """The figures of a search."""
-
     designs: list[SearchedDesign]
     rejected: list[RejectedDesign]
     budget: dict[str, float]
@@ -1319,8 +1249,6 @@ class TrialMetrics(TypedDict, total=False):
 
 
 class TrialRecord(TypedDict):
-    """One trial in `sweep.json`."""
-
     index: int
     values: Setting
     repeat: int
@@ -1373,8 +1301,6 @@ class ExchangeTime(TypedDict):
 
 
 class ScaleRecord(TypedDict):
-    """What `stepscope scale` measures and predicts."""
-
     batch_size: int
     processes: list[int]
     predict: list[int]
@@ -1448,8 +1374,6 @@ class RoundFigures(TypedDict):
 
 
 class SweepRow(RoundFigures):
-    """A setting of a sweep, over its rounds."""
-
     values: Setting
     validation_accuracy: float | None
 
@@ -1463,8 +1387,6 @@ class GroupRow(RoundFigures):
 
 
 class SweepAnswer(SweepRecord):
-    """The answer of `stepscope sweep`."""
-
     rows: list[SweepRow]
     path: str
 
@@ -1473,8 +1395,6 @@ class SweepAnswer(SweepRecord):
 
 
 class WorkerCandidate(TypedDict):
-    """A number of loader workers that was tried."""
-
     workers: int
     threads: int | None
     samples_per_s: RateInterval
@@ -1512,8 +1432,6 @@ class WorkerBounds(TypedDict):
 
 
 class WorkersAnswer(TypedDict):
-    """The answer of `stepscope workers`."""
-
     recommended: int
     recommended_threads: int | None
     current: int
@@ -1535,8 +1453,6 @@ class WorkersAnswer(TypedDict):
 
 
 class BatchTrialRecord(TypedDict):
-    """A batch that was tried."""
-
     batch_size: int
     accumulate: int
     checkpoint_activations: bool
@@ -1556,8 +1472,6 @@ class BatchSettings(TypedDict):
 
 
 class BatchRecommendation(TypedDict):
-    """Settings that were tried and fit."""
-
     settings: BatchSettings
     peak_memory_bytes: int | None
     tested: bool
@@ -1571,8 +1485,6 @@ class AskedBatch(TypedDict):
 
 
 class MaxBatchAnswer(TypedDict):
-    """The answer of `stepscope max-batch`."""
-
     model: str
     script: str | None
     limit_bytes: int
@@ -1596,16 +1508,12 @@ class StallRates(TypedDict):
 
 
 class LostShares(TypedDict):
-    """The shares of the time that are lost to each cause."""
-
     preprocessing: float
     fetching: float
     contention: float
 
 
 class PossibleSpeedups(TypedDict):
-    """The most that a change could bring, as a factor."""
-
     more_workers: float
     faster_storage: float
 
@@ -1629,8 +1537,6 @@ class WayFigures(StepFigures):
 
 
 class BottleneckAnswer(StallsSummary):
-    """The answer of `stepscope bottleneck`."""
-
     lost_by_round: list[LostShares]
     workers: int
     ways: dict[Literal["synthetic", "memory", "source"], WayFigures]
@@ -1657,8 +1563,6 @@ class MeasuredScaling(TypedDict):
 
 
 class PredictedScaling(TypedDict):
-    """One number of processes as predicted."""
-
     mode: Literal["strong", "weak"]
     processes: int
     batch_size: int
@@ -1671,8 +1575,6 @@ class PredictedScaling(TypedDict):
 
 
 class ScalingAssumptions(TypedDict):
-    """What a prediction is based on."""
-
     bandwidth_bytes_per_s: float
     latency_s: float
     gradient_bytes: int | None
@@ -1681,8 +1583,6 @@ class ScalingAssumptions(TypedDict):
 
 
 class ScalingAnswer(TypedDict):
-    """The answer of `stepscope scale`."""
-
     measured: list[MeasuredScaling]
     predicted: list[PredictedScaling]
     assumed: ScalingAssumptions | None
@@ -1724,8 +1624,6 @@ class LabPlot(TypedDict):
 
 
 class LabRequestRecord(TypedDict):
-    """What was asked of a lab: settings as given, and how much of the sheet to run."""
-
     flags: Setting
     scale: float
     repeats: int | None
@@ -1789,8 +1687,6 @@ class LabAnswer(LabFigures):
 
 
 class LabDescription(TypedDict):
-    """A lab in the list of labs."""
-
     name: str
     about: str
 
@@ -1864,8 +1760,6 @@ class MemoryRemedy(TypedDict):
 
 
 class MemoryLabAnswer(TypedDict):
-    """The answer of `stepscope lab memory`."""
-
     lab: Literal["memory"]
     answer: str
     holds: bool
@@ -1879,8 +1773,6 @@ class MemoryLabAnswer(TypedDict):
 
 
 class SecondEpochForecast(TypedDict):
-    """What was forecast for a run before it began."""
-
     total_bytes: int | None
     without_workers_bytes: int | None
     workers: int | None
@@ -1910,8 +1802,6 @@ class SecondEpochRun(TypedDict):
 
 
 class SecondEpochAnswer(TypedDict):
-    """The answer of `stepscope lab second-epoch`."""
-
     lab: Literal["second-epoch"]
     answer: str
     holds: bool
@@ -2021,8 +1911,6 @@ class LayerEstimate(LayerFigures):
 
 
 class NetworkLayer(LayerFigures):
-    """One layer of a network's estimate."""
-
     name: str
     kind: str
 
@@ -2059,8 +1947,6 @@ class ScoreFigures(DesignCosts):
 
 
 class ScoreAnswer(ScoreFigures):
-    """`stepscope accel score`."""
-
     points: int
     by_part: dict[str, int]
     limits_exceeded: list[str]
@@ -2087,14 +1973,10 @@ class SearchedDesign(DesignCosts):
 
 
 class RejectedDesign(DesignCosts):
-    """A design above the budget; it was not trained."""
-
     model: str
 
 
 class SearchAnswer(SweepRecord):
-    """The answer of `stepscope accel search`."""
-
     designs: list[SearchedDesign]
     rejected: list[RejectedDesign]
     path: str
@@ -2136,8 +2018,6 @@ class MachineCheck(TypedDict):
 
 
 class DoctorAnswer(TypedDict):
-    """`stepscope doctor`."""
-
     checks: list[MachineCheck]
     conditions: MachineConditions
 
@@ -2171,16 +2051,12 @@ class RestoredAnswer(TypedDict):
 
 
 class VerifiedFile(TypedDict):
-    """The check of a file of a data set."""
-
     file: str
     status: str
     detail: str
 
 
 class VerifiedFolder(TypedDict):
-    """The check of the existing files of a cache folder."""
-
     folder: str
     size_bytes: int
     files: list[VerifiedFile]
