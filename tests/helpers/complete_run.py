@@ -40,7 +40,7 @@ def write_whole_run(path: Path, name: str = "lenet", **changes: Any) -> Path:
     splits = [(epoch, split) for epoch in (1, 2) for split in ("train", "test")]
     write_table(path, schema.EPOCHS, [_epoch(*each) for each in splits])
     write_table(path, schema.TELEMETRY, [_sample(number) for number in range(30)])
-    folder.add_event("checkpoint", 1.5, stage=1, note=changes.get("note", "kept"))
+    folder.add_event("checkpoint", 1.5, stage=1, took_s=0.1, note=changes.get("note", "kept"))
     measured = Measured(
         wall_s=4.0,
         peak_memory_bytes=400 * 2**20,

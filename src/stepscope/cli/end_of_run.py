@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,11 +25,15 @@ from stepscope.report.terminal.verdict_text import print_verdict
 from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.units import format_path
 
+_WIDTH = 80
+_LATEST = "latest"
 Display = TypeVar("Display", bound=LiveDisplay)
 
 
-def leave_report(folder: Path, console: Console) -> None:
+def leave_report(folder: Path, console: Console, *, tables: bool = False) -> None:
     """Write the page of a run or sweep and print its path, or one line on the failure.
+
+    `tables` adds the command that prints the tables of the run.
 
     Nothing is raised: a failure of the page must not change the result of a finished training.
     """
@@ -43,7 +47,19 @@ def leave_report(folder: Path, console: Console) -> None:
         reason = f"internal error: {type(error).__name__}: {error}"
         print(f"stepscope: no report: {reason}", file=sys.stderr)
     else:
-        console.print(Text(f"\n  Page: {format_path(page)}"), soft_wrap=True)
+        shown = [f"Page: {_as_typed(page.parent, page.name)}"]
+        if tables:
+            shown.append(f"All tables: stepscope report {_as_typed(page.parent)}")
+        gap = " " * 5 if len("     ".join(shown)) + 2 <= _WIDTH else "\n  "
+        console.print(Text(f"\n  {gap.join(shown)}"), soft_wrap=True)
+
+
+def _as_typed(folder: Path, file: str = "") -> str:
+    """Return a path as it is typed in the current folder; the newest run has a short one."""
+    latest = folder.parent / _LATEST
+    with suppress(OSError):
+        folder = latest if latest.resolve() == folder.resolve() else folder
+    return format_path(folder / file)
 
 
 @contextmanager
@@ -87,7 +103,8 @@ def close(path: Path, outcome: Outcome, *, as_json: bool, console: Console | Non
     else:
         print_verdict(console or Console(), run)
     # Standard output is reserved for run.json.
-    leave_report(path, Console(file=sys.stderr) if as_json else console or Console())
+    shown = Console(file=sys.stderr) if as_json else console or Console()
+    leave_report(path, shown, tables=not as_json)
     if outcome.reason:
         print(f"stepscope: {outcome.reason}", file=sys.stderr)
     if outcome.status == schema.INTERRUPTED and run.info.get("kind") == "run":

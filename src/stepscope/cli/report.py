@@ -21,6 +21,7 @@ from stepscope.report.html.html_page import FILE, document_of, write_page
 from stepscope.report.html.markdown import to_markdown
 from stepscope.report.html.page_content import Document
 from stepscope.report.terminal.run_tables import print_run
+from stepscope.report.terminal.verdict_text import print_conclusions
 from stepscope.units import format_duration
 
 _FORMATS = ("png", "svg", "pdf")
@@ -70,9 +71,18 @@ def report(
         html = recorded.path / FILE if isinstance(recorded, Run | Sweep) else Path(FILE)
     page = None if html is None else write_page(document, html)
     files = [] if charts is None else _save_charts(document, charts, format)
-    _print(document, page, files, markdown=markdown, as_json=json)
-    if isinstance(recorded, Run) and not markdown and not json:
-        print_run(Console(), recorded)
+    if json:
+        print(dumps(_as_json(document, page, files)))
+    elif markdown:
+        print(to_markdown(document), end="")
+    else:
+        print_conclusions(Console(), document)
+        if isinstance(recorded, Run):
+            print_run(Console(), recorded)
+        for file in files:
+            print(f"chart: {file}")
+        if page is not None:
+            print(f"report: {page}")
     return 0
 
 
@@ -132,28 +142,12 @@ def _save_charts(document: Document, folder: Path, form: str) -> list[Path]:
     ]
 
 
-def _print(
-    document: Document, page: Path | None, files: list[Path], *, markdown: bool, as_json: bool
-) -> None:
-    if as_json:
-        answer: ReportAnswer = {
-            "title": document.title,
-            "verdict": list(document.verdict),
-            "findings": [finding.to_json() for finding in document.findings],
-            "figures": document.values,
-            "page": None if page is None else str(page),
-            "charts": [str(file) for file in files],
-        }
-        print(dumps(answer))
-        return
-    if markdown:
-        print(to_markdown(document), end="")
-        return
-    for sentence in document.verdict:
-        print(sentence)
-    for finding in document.findings:
-        print(f"- {finding.text}")
-    for file in files:
-        print(f"chart: {file}")
-    if page is not None:
-        print(f"report: {page}")
+def _as_json(document: Document, page: Path | None, files: list[Path]) -> ReportAnswer:
+    return {
+        "title": document.title,
+        "verdict": list(document.verdict),
+        "findings": [finding.to_json() for finding in document.findings],
+        "figures": document.values,
+        "page": None if page is None else str(page),
+        "charts": [str(file) for file in files],
+    }

@@ -8,6 +8,8 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -27,6 +29,7 @@ from stepscope.report.html.html_page import document_of, to_html, write_page
 from stepscope.report.html.markdown import to_markdown
 from stepscope.report.html.page_content import Document, FigureList, Section
 from stepscope.report.html.run_page import document_of_run
+from stepscope.report.html.run_sections import insights_of
 
 SCRIPT = "window.vegaEmbed = null;"
 
@@ -78,7 +81,7 @@ def test_what_people_named_is_text_and_never_markup(seen):
     kinds = [each.get("type") for each in seen.named("script")]
     assert kinds == ["application/json", "module", "module"]
     assert not any(name.startswith("on") for _, each in seen.elements for name in each)
-    (title,) = seen.texts["title"]
+    title = seen.texts["title"][0]
     assert title == f"{EVIL} - stepscope"
 
 
@@ -130,13 +133,137 @@ def test_headings_follow_each_other_without_a_gap(seen):
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
-def test_the_verdict_says_what_takes_most_and_how_sure_that_is(run):
-    most, waiting, sure = document_of_run(run, []).verdict
-    assert most == (
-        "The backward pass takes the largest share of a step: 50.0 %, 5 ms of 10 ms on average."
-    )
-    assert waiting == "Waiting for data takes 10.0 %."
-    assert sure.startswith("40 steps, figures without epoch 1, ")
+def test_the_verdict_comes_first_and_then_what_it_stands_on(run):
+    document = document_of_run(run, [])
+    assert document.verdict[0] == run.summary["verdict"]["text"]
+    assert document.verdict[1].startswith("40 steps, figures without epoch 1")
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    """A traced run that says what to change: its file names, code and parts are evil."""
+    line, times = f"{EVIL}:3", {"total_s": 0.2, "samples": 9}
+    loader = {
+        "samples": 1280,
+        "sample_s": 0.003,
+        "median_sample_s": 0.001,
+        "slow_share": 0.25,
+        "slow_samples": [{"index": EVIL, "took_s": 0.5}, {"index": 7, "took_s": 0.4}],
+        "parts": [
+            {"kind": "transform", "name": EVIL, "line": line, "share": 0.7, "samples": 70},
+            {"kind": "collate", "name": "collate", "line": None, "share": 0.3, "samples": 30},
+        ],
+    }
+    stacks = [
+        {"where": "other", "activity": "logging", "line": line, "code": EVIL, **times},
+        {"where": "preparation", "activity": None, "line": line, "code": EVIL, **times},
+    ]
+    parts = {"imports": 0.5, "training": 1.0, "evaluation": 0.5, "gaps": 2.0}
+    spans = [{"part": part, "start_s": 0.0, "total_s": took} for part, took in parts.items()]
+    verdict = {
+        "text": "Half of every step waits for data. Set num_workers=4: about 1.9 times faster "
+        "(1.7 to 2.1), 4 s becomes 2.1 s.",
+        "cause": "too_few_workers",
+        "expected_speedup": 1.9,
+        "interval": [1.7, 2.1],
+        "command": f"stepscope workers -- {EVIL}",
+    }
+    summary = {"verdict": verdict, "loader": loader, "stacks": stacks, "wall_time": spans}
+    path = tmp_path_factory.mktemp("slow") / "run"
+    return load_run(write_whole_run(path, summary=summary))
+
+
+FINDINGS = [
+    Finding("too_few_workers", "Half waits.", ("5 ms",), "stepscope workers", 0.5, 1.9, "set a=4"),
+    Finding("frequent_evaluation", "Evaluates.", (), None, 0.1, 0.1, "evaluate less often"),
+    Finding("too_noisy", "Steps are noisy.", ("quartiles",), None, 0.9),
+]
+
+
+@pytest.fixture(scope="module")
+def insight(slow):
+    return to_html(document_of_run(slow, FINDINGS), SCRIPT)
+
+
+def test_code_and_file_names_of_a_script_are_text_and_never_markup(insight):
+    seen = Seen(insight)
+    assert len(seen.named("script")) == 3
+    assert not seen.named("img")
+    assert not any(name.startswith("on") for _, each in seen.elements for name in each)
+    assert insight.count(escape(EVIL)) > 10
+
+
+def test_a_page_needs_no_style_that_its_policy_refuses(insight):
+    assert not any("style" in each for _, each in Seen(insight).elements)
+
+
+def test_the_change_and_the_gain_stand_out_in_the_verdict(slow):
+    document = document_of_run(slow, [replace(FINDINGS[0], change="set num_workers=4")])
+    page = to_html(document, SCRIPT)
+    stressed = "<strong>Set num_workers=4</strong>: <strong>about 1.9 times faster</strong> (1.7 to"
+    assert stressed in page
+    assert "**Set num\\_workers=4**: **about 1.9 times faster** (1.7 to" in to_markdown(document)
+
+
+def test_a_step_is_a_bar_now_and_a_shorter_one_after_the_change(slow):
+    now, after = document_of_run(slow, FINDINGS[:1]).bars
+    assert [part.colour for part in now.parts] == ["data", "forward", "backward", "optimizer"]
+    assert (now.length, now.title) == (1.0, "one step, 10 ms")
+    assert after.length < 1
+    assert after.title.startswith("expected after the change, ")
+    assert "data" not in {part.colour for part in after.parts}, "1.9 s is all of it"
+
+
+def test_a_change_outside_the_steps_shortens_the_run(slow):
+    _, run, after = document_of_run(
+        replace_cause(slow, "frequent_evaluation"), [replace(FINDINGS[1], saves_s=0.5)]
+    ).bars
+    assert run.title == "the run, 4 s"
+    assert after.title == "expected after the change, 3.5 s"
+    assert "evaluation" not in {part.colour for part in after.parts}
+
+
+def replace_cause(run, cause):
+    run.info["summary"]["verdict"] = {**run.summary["verdict"], "cause": cause}
+    return run
+
+
+def test_findings_are_ranked_by_their_gain_and_those_without_come_last(insight):
+    texts = ["1.9x faster (1.7 to 2.3)", "Set a=4", "100 ms a run", "Also found", "Steps are noisy"]
+    places = [insight.index(text) for text in texts]
+    assert places == sorted(places)
+    assert "<code>stepscope workers</code><button" in insight
+
+
+def test_the_whole_wall_clock_is_a_bar_with_the_total_of_each_part(slow):
+    (timeline,) = [each for each in document_of_run(slow, []).insights if each.title == "Timeline"]
+    (bar,) = timeline.bars
+    assert sum(part.share for part in bar.parts) == pytest.approx(1)
+    assert [part.name for part in bar.legend][:2] == ["imports 12 %", "training 25 %"]
+
+
+def test_a_timeline_of_very_many_epochs_stays_small(slow):
+    span = {"part": "training", "total_s": 0.5}
+    spans = [{**span, "start_s": number * 0.5} for number in range(5000)]
+    (timeline,) = insights_of({"wall_time": spans, "wall_s": 2500.0})
+    assert [part.name for part in timeline.bars[0].parts] == ["training"]
+
+
+def test_the_loader_and_other_have_tables_of_parts_samples_and_lines(slow):
+    insights = {each.title: each for each in document_of_run(slow, []).insights}
+    parts, samples = insights["Loader"].figures
+    assert [row[3] for row in parts.rows] == ["70.0 %", "30.0 %"]
+    assert samples.rows[1] == ["7", "400 ms"]
+    inside, outside = insights["Where `other` goes"].figures
+    assert inside.rows[0][2:] == ["logging", "200 ms", "100.0 %"]
+    assert outside.rows[0][-1] == "preparation"
+
+
+def test_a_failed_run_says_so_first(tmp_path):
+    run = load_run(write_whole_run(tmp_path / "run"))
+    run.info.update(status="failed", reason="ValueError: x.")
+    first = document_of_run(run, []).verdict[0]
+    assert first == "Failed after 4 s: the figures are those of 40 steps: ValueError: x."
 
 
 def test_lines_that_were_cut_are_counted_on_the_page(tmp_path):

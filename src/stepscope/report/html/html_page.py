@@ -24,8 +24,10 @@ from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
 from stepscope.report.charts.chart import Chart
 from stepscope.report.charts.vega_lite import Drawn
+from stepscope.report.expected_gain import change_of, gain_of
+from stepscope.report.html.bar_svg import draw_bar, draw_tile
 from stepscope.report.html.chart_embed import as_figures, for_page, in_words, vega_script
-from stepscope.report.html.page_content import Document
+from stepscope.report.html.page_content import Document, Section, split_at
 from stepscope.report.html.run_page import document_of_run
 from stepscope.report.html.search_page import document_of_search
 from stepscope.report.html.sweep_page import document_of_groups, document_of_sweep
@@ -83,38 +85,106 @@ def _hash(text: str) -> str:
 
 def body(document: Document) -> Iterator[str]:
     """Yield the visible part of the page; charts are empty elements with their data."""
-    yield '<header>\n<a class="skip" href="#main">Skip to the report</a>\n'
-    yield f"<h1>{escape(document.title)}</h1>\n<p>{escape(document.subtitle)}</p>\n"
-    links = {"findings": "Findings"} if document.findings else {}
-    links["figures"] = "Figures"
-    links |= {f"section-{place}": each.title for place, each in enumerate(document.sections)}
-    links["appendix"] = "Record"
-    yield '<nav aria-label="Contents">\n<ul>\n'
-    yield from (f'<li><a href="#{to}">{escape(name)}</a></li>\n' for to, name in links.items())
-    yield '</ul>\n</nav>\n</header>\n<main id="main" tabindex="-1">\n'
-    yield '<section class="verdict" aria-label="Verdict">\n'
-    yield from (f"<p>{prose(sentence)}</p>\n" for sentence in document.verdict)
-    yield "</section>\n"
-    if document.findings:
-        yield '<section id="findings" tabindex="-1">\n<h2>Findings</h2>\n<ol class="findings">\n'
-        yield from map(_finding, document.findings)
-        yield "</ol>\n</section>\n"
+    yield '<a class="skip" href="#main">Skip to the report</a>\n<div class="page">\n'
+    yield from _navigation(document)
+    yield f"<div>\n<header>\n<h1>{escape(document.title)}</h1>\n"
+    yield f'<p>{escape(document.subtitle)}</p>\n</header>\n<main id="main" tabindex="-1">\n'
+    yield from _verdict(document)
+    yield from _findings(document)
+    for place, section in enumerate(document.insights):
+        yield from _section(section, f"insight-{place}")
     yield '<section id="figures" tabindex="-1">\n<h2>Figures</h2>\n<div class="tables">\n'
-    for each in document.figures:
-        yield f"<div>\n<h3>{escape(each.title)}</h3>\n{table(each)}</div>\n"
+    yield from map(_titled_table, document.figures)
     yield "</div>\n</section>\n"
     number = 0
     for place, section in enumerate(document.sections):
-        yield f'<section id="section-{place}" tabindex="-1">\n<h2>{escape(section.title)}</h2>\n'
-        yield from (f'<p class="note">{prose(note)}</p>\n' for note in section.notes)
-        yield '<div class="charts">\n'
-        yield from map(_figure, section.charts, count(number))
-        yield "</div>\n</section>\n"
+        yield from _section(section, f"section-{place}", number)
         number += len(section.charts)
     yield '<section id="appendix" tabindex="-1">\n<h2>Record</h2>\n'
     for each in document.appendix:
         yield f"<details>\n<summary>{escape(each.title)}</summary>\n{table(each)}</details>\n"
-    yield "</section>\n</main>\n"
+    yield "</section>\n</main>\n</div>\n</div>\n"
+
+
+def _navigation(document: Document) -> Iterator[str]:
+    links = {"main": ("Overview", "")}
+    if document.findings:
+        links["findings"] = (_FIRST if _with_gain(document) else _ALSO, "")
+    for kind, sections in (("insight", document.insights), ("section", document.sections)):
+        if kind == "section":
+            links["figures"] = ("Figures", "")
+        for place, each in enumerate(sections):
+            links[f"{kind}-{place}"] = (each.title, each.short)
+    links["appendix"] = ("Record", "")
+    yield '<nav class="contents" aria-label="Contents">\n<ul>\n'
+    for to, (name, short) in links.items():
+        small = f" <small>{escape(short)}</small>" if short else ""
+        plain = escape(name.replace("`", ""))
+        yield f'<li><a href="#{to}"><span>{plain}</span>{small}</a></li>\n'
+    yield "</ul>\n</nav>\n"
+
+
+def _verdict(document: Document) -> Iterator[str]:
+    yield '<section class="verdict" aria-label="Verdict">\n'
+    for sentence in document.verdict:
+        yield f"<p>{stressed(sentence, document.stressed)}</p>\n"
+    if document.command:
+        yield f'<div class="prove"><span>Prove it</span>{command(document.command)}</div>\n'
+    yield from map(draw_bar, document.bars)
+    yield "</section>\n"
+    if document.tiles:
+        yield '<ul class="tiles">\n'
+        yield from map(draw_tile, document.tiles)
+        yield "</ul>\n"
+
+
+_FIRST, _ALSO = "Do this first", "Findings"
+
+
+def _with_gain(document: Document) -> list[Finding]:
+    return [each for each in document.findings if gain_of(each, document.wall_s)]
+
+
+def _findings(document: Document) -> Iterator[str]:
+    """Yield the findings that save time as cards, then the others."""
+    gains = _with_gain(document)
+    others = [each for each in document.findings if each not in gains]
+    place = "findings"
+    for title, about, found in (
+        (_FIRST, "ranked by what it would bring", gains),
+        ("Also found" if gains else _ALSO, "", others),
+    ):
+        if not found:
+            continue
+        yield f'<section id="{place}" tabindex="-1">\n<h2>{title}{_small(about)}</h2>\n'
+        yield f'<ol class="findings{" cards" if found is gains else ""}">\n'
+        yield from (_finding(each, gain_of(each, document.wall_s)) for each in found)
+        yield "</ol>\n</section>\n"
+        place = "other-findings"
+
+
+def _section(section: Section, place: str, number: int = 0) -> Iterator[str]:
+    yield f'<section id="{place}" tabindex="-1">\n'
+    yield f"<h2>{prose(section.title)}{_small(section.about)}</h2>\n"
+    yield from (f'<p class="note">{prose(note)}</p>\n' for note in section.notes)
+    yield from map(draw_bar, section.bars)
+    if section.figures:
+        yield '<div class="tables">\n'
+        yield from map(_titled_table, section.figures)
+        yield "</div>\n"
+    if section.charts:
+        yield '<div class="charts">\n'
+        yield from map(_figure, section.charts, count(number))
+        yield "</div>\n"
+    yield "</section>\n"
+
+
+def _small(about: str) -> str:
+    return f" <small>{escape(about)}</small>" if about else ""
+
+
+def _titled_table(figures: FigureList) -> str:
+    return f"<div>\n<h3>{prose(figures.title)}</h3>\n{table(figures)}</div>\n"
 
 
 def prose(text: str) -> str:
@@ -122,10 +192,32 @@ def prose(text: str) -> str:
     return _QUOTED.sub(r"<code>\1</code>", escape(text))
 
 
-def _finding(finding: Finding) -> str:
+def stressed(text: str, phrases: Sequence[str]) -> str:
+    """Escape a sentence and stress some of its phrases."""
+    parts = map(prose, split_at(text, phrases))
+    return "".join(
+        f"<strong>{each}</strong>" if place % 2 else each for place, each in enumerate(parts)
+    )
+
+
+def command(line: str) -> str:
+    """Return a command with a button that copies it."""
+    return (
+        f'<div class="command"><code>{escape(line)}</code>'
+        f'<button type="button" class="copy" aria-label="Copy the command {escape(line)}">Copy'
+        "</button></div>"
+    )
+
+
+def _finding(finding: Finding, gain: str | None) -> str:
+    change = change_of(finding)
+    badge = f'<p class="gain">{escape(gain)}</p>\n' if gain else ""
+    head = f"<h3>{prose(change or finding.text)}</h3>\n"
+    text = f"<p>{prose(finding.text)}</p>\n" if change else ""
     evidence = "".join(f"<li>{prose(each)}</li>\n" for each in finding.evidence)
-    command = f"<p><code>{escape(finding.command)}</code></p>\n" if finding.command else ""
-    return f"<li>\n<p>{prose(finding.text)}</p>\n<ul>\n{evidence}</ul>\n{command}</li>\n"
+    listed = f"<ul>\n{evidence}</ul>\n" if evidence else ""
+    prove = f"{command(finding.command)}\n" if finding.command else ""
+    return f"<li>\n{badge}{head}{text}{listed}{prove}</li>\n"
 
 
 def _figure(chart: Chart, number: int) -> str:
@@ -143,11 +235,21 @@ def _figure(chart: Chart, number: int) -> str:
 
 def table(figures: FigureList) -> str:
     """Return a table of figures as HTML."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in figures.columns)
+    words = [' class="words"' if at in figures.left else "" for at in range(len(figures.columns))]
+    head = "".join(
+        f'<th scope="col"{kind}>{prose(name)}</th>'
+        for kind, name in zip(words, figures.columns, strict=True)
+    )
     rows = ""
-    for first, *others in figures.rows:
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
-        rows += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>\n'
+    for row in figures.rows:
+        first, *others = (
+            f"<code>{escape(cell)}</code>" if at in figures.code and cell else escape(cell)
+            for at, cell in enumerate(row)
+        )
+        cells = "".join(
+            f"<td{kind}>{cell}</td>" for kind, cell in zip(words[1:], others, strict=True)
+        )
+        rows += f'<tr><th scope="row">{first}</th>{cells}</tr>\n'
     note = f'<p class="note">{prose(figures.note)}</p>\n' if figures.note else ""
     # A table wider than the screen scrolls on its own, also by keyboard.
     return (

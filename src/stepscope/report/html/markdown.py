@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stepscope.report.html.page_content import Document
+from stepscope.report.expected_gain import change_of, gain_of
+from stepscope.report.html.page_content import Document, split_at
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
@@ -14,17 +15,25 @@ def to_markdown(document: Document) -> str:
     """Return the verdict, the findings and the figures; charts are left to `--charts`."""
     lines = [f"# {_text(document.title)}", "", _text(document.subtitle), ""]
     for sentence in document.verdict:
-        lines += [_prose(sentence), ""]
+        parts = map(_prose, split_at(sentence, document.stressed))
+        said = (f"**{each}**" if place % 2 else each for place, each in enumerate(parts))
+        lines += ["".join(said), ""]
+    if document.command:
+        lines += [f"Prove it: {_code(document.command)}", ""]
     if document.findings:
         lines += ["## Findings", ""]
     for number, each in enumerate(document.findings, 1):
-        lines.append(f"{number}. **{_prose(each.text)}**")
+        change, gain = change_of(each), gain_of(each, document.wall_s)
+        brings = f" ({_prose(gain)})" if gain else ""
+        lines.append(f"{number}. **{_prose(change or each.text)}**{brings}")
+        lines += [f"   - {_prose(each.text)}"] if change else []
         lines += [f"   - {_prose(evidence)}" for evidence in each.evidence]
         if each.command:
             lines.append(f"   - {_code(each.command)}")
         lines.append("")
-    for table in (*document.figures, *document.appendix):
-        lines += [f"## {_text(table.title)}", "", _row(table.columns)]
+    insights = (table for section in document.insights for table in section.figures)
+    for table in (*insights, *document.figures, *document.appendix):
+        lines += [f"## {_prose(table.title)}", "", _row(table.columns)]
         lines.append("|".join(["", " --- ", *(" ---: " for _ in table.columns[1:]), ""]))
         lines += map(_row, table.rows)
         lines += ["", _prose(table.note), ""] if table.note else [""]
@@ -42,7 +51,7 @@ def _text(words: str) -> str:
 
 def _prose(sentence: str) -> str:
     """Escape a sentence, except for what it quotes in backticks."""
-    parts = re.split("`([^`]+)`", " ".join(sentence.split()))  # at odd places, what is quoted
+    parts = re.split("`([^`]+)`", re.sub(r"\s+", " ", sentence))  # at odd places, what is quoted
     return "".join(
         _code(each) if at % 2 else _MARKUP.sub(r"\\\1", each) for at, each in enumerate(parts)
     )

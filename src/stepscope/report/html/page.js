@@ -1,4 +1,5 @@
 // Draws the charts of the page into the room that they have, and again when that room changes.
+// Copies commands, and marks in the contents where the reader is.
 let charts = JSON.parse(document.getElementById("charts").textContent);
 const views = new WeakMap();
 
@@ -91,6 +92,43 @@ export async function redraw(fresh) {
   charts = fresh.map((chart, at) => (same(chart, charts[at]) ? charts[at] : chart));
   await drawAll();
 }
+
+document.documentElement.dataset.scripted = "yes"; // buttons that need this script are shown
+
+/** Copy a text, also where the clipboard is closed to pages: the live page over plain HTTP. */
+async function copy(code) {
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch {
+    getSelection().selectAllChildren(code);
+    document.execCommand("copy");
+  }
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest(".copy");
+  if (!button) return;
+  await copy(button.parentElement.querySelector("code"));
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+});
+
+/** Mark the section at the top of the window in the contents. */
+function markPlace() {
+  const links = [...document.querySelectorAll(".contents a")];
+  const above = links.filter((link) => {
+    const section = document.getElementById(link.hash.slice(1));
+    return section && section.getBoundingClientRect().top < innerHeight / 3;
+  });
+  const here = above.at(-1) ?? links[0];
+  for (const link of links) {
+    if (link === here) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+document.addEventListener("scroll", markPlace, { passive: true });
+markPlace();
 
 let waiting;
 window.addEventListener("resize", () => {

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stepscope.analyze.findings import Finding
 from stepscope.analyze.phase_shares import dropped_note
 from stepscope.analyze.run_summary import figures_so_far, flat_environment
-from stepscope.analyze.verdict import verdict_on
+from stepscope.analyze.verdict import about_accounted_share, verdict_on
+from stepscope.records import schema
 from stepscope.records.run_reader import Run
-from stepscope.records.types import EnergyFigures, Summary
+from stepscope.records.types import EnergyFigures, Summary, Verdict
 from stepscope.report.charts.run_charts import sections_of
+from stepscope.report.expected_gain import phrases_to_stress
 from stepscope.report.html.page_content import Document
-from stepscope.report.terminal.run_tables import about_throttling, epoch_figures
+from stepscope.report.html.run_overview import step_bars, tiles_of
+from stepscope.report.html.run_sections import insights_of
+from stepscope.report.terminal.run_tables import about_ending, about_throttling, epoch_figures
 from stepscope.report.terminal.table_style import FigureList
 from stepscope.units import (
     duration_format,
@@ -35,6 +39,8 @@ _SHOWN_ELSEWHERE = ("energy_sensors", "energy_idle")  # shown in the table of en
 def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
     """Return the report of a run, finished or not."""
     figures = figures_so_far(run)
+    verdict = figures.get("verdict") or verdict_on(run, [*findings])
+    best = next((each for each in findings if each.name == verdict["cause"]), None)
     tables = [_phase_figures(figures), epoch_figures(run), _key_figures(figures)]
     if energy := figures.get("energy"):
         tables.append(_energy_figures(energy))
@@ -47,13 +53,46 @@ def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
     return Document(
         title=str(run.info.get("name") or run.path.name),
         subtitle=about(run),
-        verdict=[verdict_on(run)["text"]],
+        verdict=[*_conclusion(run, verdict), *_reliability(run, figures)],
         findings=findings,
         figures=[table for table in tables if table.rows],
         sections=sections_of(run, figures),
         values=figures,
         appendix=[table for table in appendix if table.rows],
+        stressed=phrases_to_stress(verdict, findings),
+        command=verdict["command"],
+        bars=[*step_bars(run, figures, best)],
+        tiles=[*tiles_of(run, figures)],
+        wall_s=figures.get("wall_s"),
+        insights=insights_of(figures),
     )
+
+
+def _conclusion(run: Run, verdict: Verdict) -> Iterator[str]:
+    ending, reason = about_ending(run), run.info.get("reason")
+    if ending is not None:
+        yield f"{ending[:-1]}: {str(reason).rstrip('.')}." if reason else ending
+    if ending is None or verdict["expected_speedup"]:
+        yield verdict["text"]
+
+
+def _reliability(run: Run, figures: Summary) -> Iterator[str]:
+    """Yield how much the figures stand on, and what could not be read."""
+    if run.status == schema.RUNNING:
+        yield "The run has not ended: these are the figures so far."
+    if figures.get("phases"):
+        parts = [f"{figures.get('steps', 0):,} steps"]
+        if dropped := dropped_note(figures):
+            parts.append(f"figures {dropped}")
+        parts += about_accounted_share(figures)
+        cost = (run.info.get("instrument") or {}).get("overhead_share")
+        if cost is not None:
+            parts.append(f"profiling overhead {format_share(cost)}")
+        yield f"{', '.join(parts)}."
+    for name in (schema.STEPS, schema.EPOCHS, schema.TELEMETRY):
+        cut = getattr(run, name.removesuffix(".csv")).cut_lines
+        if cut:
+            yield f"{name}: skipped {cut:,} unreadable line{'s' * (cut > 1)}."
 
 
 def about(run: Run) -> str:

@@ -3,7 +3,7 @@ import { redraw } from "./page.js";
 
 const EVERY_MS = 2000;
 const AT_REST_MS = 10000;
-const KEPT = new Set(["open", "data-drawn"]); // what the page itself, or its reader, has set
+const KEPT = new Set(["open", "data-drawn", "aria-current"]); // what the page itself, or its reader, has set
 
 const view = document.getElementById("view");
 const status = document.getElementById("status");

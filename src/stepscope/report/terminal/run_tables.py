@@ -180,6 +180,28 @@ def print_run(console: Console, run: Run) -> None:
     say(console, *map(printable, _closing_lines(run)))
 
 
+_ENDINGS = {
+    schema.FAILED: "Failed",
+    schema.INTERRUPTED: "Interrupted",
+    schema.OUT_OF_MEMORY: "Out of memory",
+}
+
+
+def about_ending(run: Run) -> str | None:
+    """Return how far a run came that did not complete, or that took no step; else None."""
+    steps, wall_s = run.summary.get("steps") or 0, run.summary.get("wall_s")
+    took = "" if wall_s is None else format_duration(wall_s)
+    ending = _ENDINGS.get(run.status)
+    if ending is not None:
+        after = f"{ending} after {took}" if took else ending
+        if not steps:
+            return f"{after}, before the first training step."
+        return f"{after}: the figures are those of {format_count(steps, 'step')}."
+    if steps or run.status != schema.COMPLETED:
+        return None
+    return f"No training step was recorded{f' in {took}' if took else ''}."
+
+
 def _headline(run: Run) -> str:
     summary, spec = run.summary, run.spec
     if run.info.get("kind") == "trace":

@@ -14,12 +14,17 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class FigureList:
-    """A table of figures, for the terminal or a page; the first column names the row."""
+    """A table of figures, for the terminal or a page; the first column names the row.
+
+    Columns are of figures, except those in `left`, which are words; those in `code` are code.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    left: Collection[int] = ()
+    code: Collection[int] = ()
 
 
 def house_table(*columns: str, left: Collection[int] = (0,)) -> Table:
@@ -38,7 +43,7 @@ def print_table(console: Console, table: Table) -> None:
 
 def print_figures(console: Console, figures: FigureList) -> None:
     """Print a table of figures without its title."""
-    table = house_table(*figures.columns)
+    table = house_table(*figures.columns, left=(0, *figures.left))
     for row in figures.rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     print_table(console, table)
