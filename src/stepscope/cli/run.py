@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -17,6 +18,7 @@ from stepscope.report.terminal.doctor_table import print_changes
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import resolve_request
 from stepscope.supervisor import start_run
+from stepscope.supervisor.hang_watch import parse_hang_after
 from stepscope.supervisor.required_conditions import prepared, wanted_conditions
 
 
@@ -27,6 +29,8 @@ def run(
     settings: Settings = None,
     force: Switch = False,
     prepare: Switch = False,
+    hang_after: str = "60s",
+    on_hang: Literal["warn", "stop"] = "warn",
     json: AsJson = False,
 ) -> int:
     """Train and record.
@@ -39,10 +43,17 @@ def run(
         Start even if the forecast exceeds the available memory.
     prepare
         Set power mode, governor, clocks and fan for the run, and restore them; needs root.
+    hang_after
+        Show all stacks after this long without a step; 0 for never.
+    on_hang
+        What to do then besides: only warn, or stop the training.
     """
     request = resolve_request(spec, settings or {})
+    hang_after_s = parse_hang_after(hang_after)
     with _machine(request, prepare), one_display() as display:
-        path, outcome = start_run.start(request, display, force=force)
+        path, outcome = start_run.start(
+            request, display, force=force, hang_after_s=hang_after_s, on_hang=on_hang
+        )
     return close(path, outcome, as_json=json)
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from stepscope.cli.end_of_run import close
 from stepscope.cli.streams import AsJson
 from stepscope.errors import RequestError
+from stepscope.supervisor.hang_watch import parse_hang_after
 from stepscope.supervisor.script_child import TraceRequest
 from stepscope.supervisor.script_child import trace as trace_script
 
@@ -23,6 +24,8 @@ def trace(
     max_steps: int | None = None,
     layers: int = 0,
     energy: Literal["auto", "off"] = "auto",
+    hang_after: str = "60s",
+    on_hang: Literal["warn", "stop"] = "warn",
     json: AsJson = False,
 ) -> int:
     """Profile your training script, unchanged.
@@ -46,6 +49,10 @@ def trace(
         Time every layer for this many steps, and list the slowest.
     energy
         Read the energy sensors of this machine: all that work, or none.
+    hang_after
+        Show all stacks after this long without a step; 0 for never.
+    on_hang
+        What to do then besides: only warn, or stop the script.
     """
     if module is None and not command:
         raise RequestError("no script given: stepscope trace [options] SCRIPT [ARGS]")
@@ -55,7 +62,16 @@ def trace(
         raise RequestError(f"layers: wanted 0 or more, found {layers}.")
     script, arguments = (None, command) if module is not None else (command[0], command[1:])
     request = TraceRequest(
-        script, module, tuple(arguments), out, name, max_steps, layers, energy=energy
+        script,
+        module,
+        tuple(arguments),
+        out,
+        name,
+        max_steps,
+        layers,
+        energy=energy,
+        hang_after_s=parse_hang_after(hang_after),
+        on_hang=on_hang,
     )
     path, outcome = trace_script(request, output_to_stderr=json)
     # Standard output belongs to the script: the table goes to standard error.

@@ -19,6 +19,7 @@ from pathlib import Path
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, StepscopeError, disk_full
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.hardware.process_memory import peak_bytes
+from stepscope.hardware.stack_dump import STACKS_FILE, install_stack_dump
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import schema
 from stepscope.records.run_folder import RunFolder
@@ -38,12 +39,16 @@ class ProcessOptions:
     forecast: forecast the memory first, which takes seconds.
     checkpoint: write checkpoints; without them a stopped run starts again.
     distributed: join other ranks, with the environment variables of torchrun.
+    hang_after_s: report a hang after this long without progress; 0: never.
+    on_hang: what its parent does then, `warn` or `stop`.
     """
 
     force: bool = False
     forecast: bool = True
     checkpoint: bool = True
     distributed: bool = False
+    hang_after_s: float = 0.0
+    on_hang: str = "warn"
 
     def to_json(self) -> str:
         """Return the options as an argument of the process."""
@@ -53,6 +58,9 @@ class ProcessOptions:
     def from_json(text: str) -> ProcessOptions:
         """Return the options of an argument."""
         return ProcessOptions(**json.loads(text))
+
+
+DEFAULT_OPTIONS = ProcessOptions()
 
 
 def main(argv: list[str]) -> int:
@@ -65,13 +73,16 @@ def main(argv: list[str]) -> int:
     warnings.showwarning = _show_warning
     stop = StopRequest()
     stop.listen()
+    asked = ProcessOptions.from_json(options)
+    if asked.hang_after_s > 0:
+        install_stack_dump(Path(path) / STACKS_FILE)
     with os.fdopen(int(pipe), "w", encoding="utf-8", buffering=1) as messages:
 
         def send(message: RunMessage) -> None:
             messages.write(json.dumps(message) + "\n")
 
         folder = RunFolder(Path(path))
-        outcome = _run(folder, int(origin), stop, send, ProcessOptions.from_json(options))
+        outcome = _run(folder, int(origin), stop, send, asked)
         send({**outcome, "main_peak_bytes": peak_bytes()})
     return outcome["exit_code"]
 

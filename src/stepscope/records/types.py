@@ -180,12 +180,92 @@ class CheckpointFigures(TypedDict):
     in_steps_s: float
 
 
+class OptimizerSetup(TypedDict):
+    """An optimiser of a user script; `tensors` is the number of tensors that it updates."""
+
+    name: str
+    tensors: int
+    fused: bool | None
+    foreach: bool | None
+
+
+class StepOperations(TypedDict):
+    """The operations of one step, forward and backward: those of torch that were called.
+
+    `convolution_share` is that of the floating-point operations, `contiguous_share` the share of
+    those in convolutions whose input and kernels are not in the channels_last format.
+    """
+
+    count: int
+    convolution_share: float | None
+    contiguous_share: float | None
+
+
+class ScriptSetup(TypedDict):
+    """How a user script computes: its model, optimisers and torch's settings.
+
+    `dtype` is that of most parameters. `evaluation_with_gradients_s` is the time of evaluations
+    that recorded gradients.
+    """
+
+    threads: int
+    parameters: int
+    parameter_tensors: int
+    dtype: str | None
+    optimizers: list[OptimizerSetup]
+    operations: StepOperations | None
+    compiled: bool
+    anomaly_detection: bool
+    deterministic: bool
+    cudnn_benchmark: bool
+    evaluation_with_gradients_s: float
+
+
+class Compilation(TypedDict):
+    """One compilation by torch.compile; `reason` says why code was compiled again."""
+
+    start_s: float
+    took_s: float
+    function: str
+    line: str | None
+    reason: str | None
+
+
+class GraphBreak(TypedDict):
+    """A place where torch.compile splits a graph."""
+
+    reason: str
+    line: str | None
+    count: int
+
+
+class CompileFigures(TypedDict):
+    """What torch.compile did. `compilations` lists the first ones, the totals count all.
+
+    `limit_reached`: some code was compiled so often that torch stopped compiling it.
+    """
+
+    count: int
+    recompilations: int
+    total_s: float
+    recompilations_s: float
+    limit_reached: bool
+    compilations: list[Compilation]
+    graph_breaks: list[GraphBreak]
+
+
 class ScriptFigures(TypedDict, total=False):
-    """What the tracer of a user script found besides its steps."""
+    """What the tracer of a user script found besides its steps.
+
+    `steps_inferred`: it has no optimiser of torch, so its updates were inferred.
+    """
 
     stacks: list[StackTime] | None
     loader: LoaderFigures | None
     checkpoints: CheckpointFigures | None
+    steps_inferred: bool
+    script_setup: ScriptSetup | None
+    compilation: CompileFigures | None
 
 
 class WallSpan(TypedDict):
@@ -299,11 +379,16 @@ class WorkByPhase(TypedDict):
 
 
 class StepFlops(WorkByPhase):
-    """The floating-point operations of a step of full batches."""
+    """The floating-point operations of a step of full batches, or of one that was counted.
 
-    per_sample: float
+    In a user script `per_sample` is None if the samples of a step are unknown, and the bytes are
+    not estimated. `precision` is that of most of the operations.
+    """
+
+    per_sample: float | None
     counted: str
-    estimated_bytes: WorkByPhase
+    estimated_bytes: WorkByPhase | None
+    precision: NotRequired[str]
 
 
 class PhaseCounters(TypedDict):
@@ -805,6 +890,72 @@ class ThrottlingEndedEvent(_Timed):
     lasted_s: float
 
 
+class StackFrame(TypedDict):
+    """A line that a thread is in; `code` is its text, None if the file cannot be read."""
+
+    file: str
+    line: int
+    function: str
+    code: str | None
+
+
+class ThreadStack(TypedDict):
+    """The Python stack of a thread, the innermost frame first, and what it waits for."""
+
+    name: str | None
+    waits_for: str | None
+    frames: list[StackFrame]
+
+
+class KernelWait(TypedDict):
+    """Threads of a process that wait in the same place, as Linux tells.
+
+    `state` is that of `ps`, `call` the system call, `target` its file, `function` the kernel's.
+    """
+
+    thread: str
+    threads: int
+    state: str
+    waits_for: str | None
+    call: str | None
+    target: str | None
+    function: str | None
+
+
+class HangingProcess(TypedDict):
+    """A process of a run that hangs; `no_stacks` is the reason if it has no `threads`."""
+
+    pid: int
+    role: str
+    command: str
+    state: str | None
+    waits_for: str | None
+    threads: list[ThreadStack]
+    no_stacks: str | None
+    kernel: list[KernelWait]
+
+
+class HangEvent(_Timed):
+    """No step was completed for long; `is_busy`: the processes used CPU time meanwhile."""
+
+    event: Literal["hang"]
+    silent_s: float
+    median_step_s: float | None
+    is_busy: bool
+    waits_for: str | None
+    text: str
+    advice: str
+    action: Literal["warn", "stop"]
+    processes: list[HangingProcess]
+
+
+class HangEndedEvent(_Timed):
+    """The run continued after a hang."""
+
+    event: Literal["hang_ended"]
+    lasted_s: float
+
+
 _TrainingEvent: TypeAlias = (
     ResumeEvent | FaultEvent | PeerLostEvent | ProcessesEvent | CheckpointEvent | WeightsEvent
 )
@@ -813,10 +964,17 @@ _DataEvent: TypeAlias = (
 )
 _ScriptEvent: TypeAlias = LoaderEvent | BatchEvent | TorchReadyEvent
 _MemoryEvent: TypeAlias = MemoryLimitEvent | MemoryGuardEvent
+_HangEvent: TypeAlias = HangEvent | HangEndedEvent
 _EnergyEvent: TypeAlias = EnergySensorsEvent | EnergyIdleEvent | EnergySensorFailedEvent
 _ThrottlingEvent: TypeAlias = ThrottlingWatchedEvent | ThrottlingEvent | ThrottlingEndedEvent
 RunEvent: TypeAlias = (
-    _TrainingEvent | _DataEvent | _ScriptEvent | _MemoryEvent | _EnergyEvent | _ThrottlingEvent
+    _TrainingEvent
+    | _DataEvent
+    | _ScriptEvent
+    | _MemoryEvent
+    | _HangEvent
+    | _EnergyEvent
+    | _ThrottlingEvent
 )
 
 
@@ -828,7 +986,8 @@ class ScriptTraceRequest(TypedDict):
 
     `loader` holds settings for the loaders that the script creates. With `is_trial` the process
     exits after its steps, whatever the script would do next: its result is not worth saving. With
-    `through_prefetch` it makes at least one step more than the workers have batches ready.
+    `through_prefetch` it makes at least one step more than the workers have batches ready. With
+    `dumps_stacks` the process writes its stacks on a signal, for when it hangs.
     """
 
     folder: str
@@ -840,6 +999,7 @@ class ScriptTraceRequest(TypedDict):
     loader: LoaderArguments
     is_trial: bool
     through_prefetch: bool
+    dumps_stacks: bool
 
 
 class ForecastMessage(TypedDict):

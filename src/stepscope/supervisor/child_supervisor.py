@@ -31,6 +31,7 @@ from stepscope.records.types import (
     ScriptFinalState,
     TrainingResult,
 )
+from stepscope.supervisor.hang_watch import HangLimit, HangWatch
 from stepscope.supervisor.memory_guard import MemoryLimit, MemoryWatch
 from stepscope.supervisor.signals import StopSignals, pause_with_tree
 from stepscope.supervisor.warm_start import ChildProcess, ForkedProcess
@@ -80,13 +81,14 @@ class SupervisedProcess(ABC):
 
     A process with its own session is killed with all that it started. `has_workers`: its children
     load data, and it continues without them. Of several on one machine, one `reads_energy`.
-    `on_sample` is called with each sample of its memory.
+    `on_sample` is called with each sample of its memory. Without `hang_limit` it may hang.
     """
 
     own_session: bool = True
     has_workers: bool = False
     memory_limit: MemoryLimit | None = None
     time_limit_s: float | None = None
+    hang_limit: HangLimit | None = None
     reads_energy: bool = True
     on_sample: Callable[[], None] = lambda: None
 
@@ -143,7 +145,18 @@ def supervise(
             may_end=supervised.own_session,
         )
         watch = ChildWatch(folder, supervised, child, sampler, listener, signals, memory, meter)
+        if supervised.hang_limit is not None:
+            watch.hang = HangWatch(
+                folder,
+                child,
+                origin_ns,
+                listener.output,
+                supervised.hang_limit,
+                is_script=not supervised.own_session,
+            )
         watch.until_end(read_end)
+        if watch.hang is not None:
+            watch.hang.close()
         try:
             meter.read(seconds(now_ns() - origin_ns), all_now=True)
             meter.close()
@@ -160,6 +173,9 @@ def supervise(
             limit = format_duration(supervised.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
             outcome.reason = f"stopped at its time limit of {limit}"
+        if watch.hang is not None and watch.hang.stopped_because is not None:
+            outcome.status, outcome.exit_code = schema.FAILED, 1
+            outcome.reason = watch.hang.stopped_because
         if outcome.status == schema.OUT_OF_MEMORY:
             memory.add_guard_event("ended")
     finally:
@@ -193,6 +209,7 @@ class ChildWatch:
     signals: StopSignals
     memory: MemoryWatch
     energy: EnergyWatch
+    hang: HangWatch | None = None
     outcome: Outcome | None = None
     ready: ReadyMessage | None = None
     final_state: ScriptFinalState | None = None
@@ -208,7 +225,7 @@ class ChildWatch:
             if self.child.stdout is not None:
                 lines = _Lines(self._output, True)
                 selector.register(self.child.stdout, selectors.EVENT_READ, lines)
-            began = next_sample = next_check = next_reading = time.monotonic()
+            began = next_sample = next_check = next_reading = next_look = time.monotonic()
             ended_at = None
             timeout_s = min(_LONGEST_PAUSE_S, self.memory.check_every_s, self.energy.every_s)
             while selector.get_map() or self.child.poll() is None:
@@ -229,14 +246,23 @@ class ChildWatch:
                 if time.monotonic() >= next_check and self.outcome is None:
                     next_check = time.monotonic() + self.memory.check_every_s
                     self.memory.check()
+                if self.hang and time.monotonic() >= next_look and self._may_hang():
+                    next_look = time.monotonic() + self.hang.check_every_s
+                    self.hang.check()
                 if self.child.poll() is not None:
                     # Whatever it left running may hold the pipes open, and even fill them.
                     ended_at = ended_at or time.monotonic()
                     if time.monotonic() - ended_at > 1 or not selector.select(timeout=0):
                         break
 
+    def _may_hang(self) -> bool:
+        """Return whether it should still make progress."""
+        return self.outcome is None and not self.signals.stops and self.child.poll() is None
+
     def _message(self, line: str) -> None:
         message: RunMessage = json.loads(line)
+        if self.hang is not None:
+            self.hang.heard(message)
         if message["type"] == "outcome":
             self.outcome = Outcome(
                 message["status"],

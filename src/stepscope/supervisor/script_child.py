@@ -32,14 +32,16 @@ from stepscope.supervisor.child_supervisor import (
     Outcome,
     SupervisedProcess,
 )
+from stepscope.supervisor.hang_watch import hang_limit
 from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.warm_start import ChildProcess
 
 _AUTOSTART = Path(trace_package.__path__[0]).resolve() / "autostart"
 _SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "credential")
 NO_STEP = (
-    "the script ended without a training step: its main thread took no step of a torch optimiser. "
-    "Training in other threads or processes is not traced."
+    "the script ended without a training step: in its main thread no torch optimiser stepped, and "
+    "no weights changed after a backward pass. Training in other threads or processes is not "
+    "traced."
 )
 END_NOT_SEEN = (
     "the end of the script was not seen: it called exec, a library ended it, or it closed all "
@@ -60,6 +62,8 @@ class TraceRequest:
     layers: int = 0
     loader: LoaderArguments | None = None
     energy: str = "auto"
+    hang_after_s: float = 0.0  # 0: hangs are not looked for
+    on_hang: str = "warn"
 
     @property
     def run_name(self) -> str:
@@ -131,6 +135,7 @@ def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outco
             path=made.path.resolve(),
             output_to_stderr=output_to_stderr,
             on_sample=on_sample,
+            hang_limit=hang_limit(request.hang_after_s, request.on_hang),
         )
         return run_to_end(made, script, ScriptListener())
 
@@ -203,6 +208,7 @@ def environment_for(
         "loader": request.loader or {},
         "is_trial": is_trial,
         "through_prefetch": through_prefetch,
+        "dumps_stacks": request.hang_after_s > 0,
     }
     python_path = [str(_AUTOSTART), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
@@ -230,6 +236,7 @@ def script_outcome(watch: ChildWatch, returncode: int) -> Outcome:
     outcome.result = {
         "instrument": state.get("instrument", {}),
         "layers": state.get("layers"),
+        "flops": state.get("flops"),
         "script": state.get("script", {}),
         "absent": state.get("absent", {}),
     }

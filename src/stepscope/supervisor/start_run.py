@@ -12,25 +12,34 @@ from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
 from stepscope.supervisor import preflight
 from stepscope.supervisor.child_supervisor import Outcome, RunListener, SupervisedProcess
+from stepscope.supervisor.hang_watch import DEFAULT_AFTER_S, hang_limit
 from stepscope.supervisor.memory_guard import MemoryLimit, holding
 from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
 from stepscope.supervisor.train_child import TrainingProcess
 from stepscope.supervisor.warm_start import ForkServer
 
 
-def start(spec: RunSpec, listener: RunListener, *, force: bool = False) -> tuple[Path, Outcome]:
+def start(
+    spec: RunSpec,
+    listener: RunListener,
+    *,
+    force: bool = False,
+    hang_after_s: float = 0.0,
+    on_hang: str = "warn",
+) -> tuple[Path, Outcome]:
     """Create a run folder, train in it and close it; return the folder and how the run ended.
 
     `force` ignores the memory forecast.
     """
+    options = ProcessOptions(force=force, hang_after_s=hang_after_s, on_hang=on_hang)
     if (rank := find_rank()) is not None:
         from stepscope.supervisor import torchrun
 
-        return torchrun.train_rank(rank, None, spec, listener, force=force)
+        return torchrun.train_rank(rank, None, spec, listener, options)
     preflight.check(spec)
     made = run_folder.create(Path(spec.out), spec.run_name, "run", spec.model_dump(mode="json"))
     with holding(spec.memory_limit) as limit:
-        training = training_of(made, spec, limit, ProcessOptions(force=force))
+        training = training_of(made, spec, limit, options)
         return made.path, run_to_end(made, training, listener)
 
 
@@ -45,7 +54,7 @@ def resume(
         )
     if run.status == schema.COMPLETED:
         return run.path, Outcome(schema.COMPLETED, None, 0)
-    rank = find_rank()
+    rank, options = find_rank(), ProcessOptions(hang_after_s=DEFAULT_AFTER_S)
     if processes is None and rank is not None:
         processes = rank.world_size
     changes = {} if processes is None else {"processes": processes}
@@ -53,13 +62,13 @@ def resume(
     if rank is not None:
         from stepscope.supervisor import torchrun
 
-        return torchrun.train_rank(rank, run.path, spec, listener)
+        return torchrun.train_rank(rank, run.path, spec, listener, options)
     preflight.check(spec)
     made = run_folder.RunFolder(run.path)
     with holding(spec.memory_limit) as limit:
         outcome = run_to_end(
             made,
-            training_of(made, spec, limit, ProcessOptions()),
+            training_of(made, spec, limit, options),
             listener,
             elapsed_s=lived_s(run),
             resumed=run.status,
@@ -84,6 +93,7 @@ def training_of(
             has_workers=spec.workers > 0,
             memory_limit=limit,
             time_limit_s=time_limit_s,
+            hang_limit=hang_limit(options.hang_after_s, options.on_hang),
             fork_server=fork_server,
         )
     from stepscope.supervisor.rank_processes import RankProcesses

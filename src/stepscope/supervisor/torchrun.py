@@ -15,7 +15,7 @@ from pathlib import Path
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.errors import RequestError
 from stepscope.hardware.process import RankInfo
-from stepscope.processes.training_process import ProcessOptions
+from stepscope.processes.training_process import DEFAULT_OPTIONS, ProcessOptions
 from stepscope.records import run_folder, run_reader, schema
 from stepscope.records.types import RecordedSpec
 from stepscope.settings import RunSpec
@@ -153,8 +153,7 @@ def train_rank(
     run: Path | None,
     spec: RunSpec,
     listener: RunListener,
-    *,
-    force: bool = False,
+    options: ProcessOptions = DEFAULT_OPTIONS,
 ) -> tuple[Path, Outcome]:
     """Train one rank of a run: a new run, or `run`; rank 0 also closes the run as a whole."""
     spec = spec_under_torchrun(info, spec)
@@ -167,7 +166,7 @@ def train_rank(
             lambda: run_folder.create(out, spec.run_name, "run", settings).path
         )
     launcher = Launcher(listener.output)
-    rank = Rank(info, run, spec, ProcessOptions(force=force), on_sample=launcher.check)
+    rank = Rank(info, run, spec, options, on_sample=launcher.check)
     if info.rank != 0:
         return run_rank(rank, listener)
     tables = GrowingTables(run, info.world_size)

@@ -23,6 +23,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.hardware.die_with_parent import die_with_parent
+from stepscope.hardware.stack_dump import STACKS_FILE, install_stack_dump
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records.csv_log import file_identity
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         TraceOutcome,
     )
     from stepscope.trace.dataloader_overrides import LoaderOverrides
+    from stepscope.trace.heartbeat import Heartbeat
     from stepscope.trace.tracer import Tracer
 
 _OUR_FOLDER = str(Path(__file__).parent)
@@ -52,6 +54,8 @@ class _Attachment:
     trouble: Exception | None = None
     tracer: Tracer | None = None
     overrides: LoaderOverrides | None = None
+    stacks: int | None = None  # the file for stacks
+    heartbeat: Heartbeat | None = None
     ended: bool = False
 
     def begin(self) -> None:
@@ -78,6 +82,11 @@ class _Attachment:
                 sys.excepthook = _show_without_our_frames
             self.send({"type": "ready", "environment": tracer.environment()})
             self._record_event("torch_ready")
+            if self.stacks is not None:
+                from stepscope.trace.heartbeat import Heartbeat
+
+                self.heartbeat = Heartbeat(self.stacks, lambda: tracer._hooks.steps)
+                self.heartbeat.start()
         except Exception as error:
             self.trouble = error
 
@@ -104,6 +113,8 @@ class _Attachment:
         last: ScriptFinalState = {"type": "final_state"}
         try:
             last["raised"] = _raised()
+            if self.heartbeat is not None:
+                self.heartbeat.stop()
             if self.overrides is not None:
                 self.overrides.patches.undo()
                 self.trouble = self.overrides.trouble or self.trouble
@@ -143,6 +154,8 @@ def attach(request: str) -> None:
     die_with_parent(asked["parent"])
     os.set_inheritable(asked["messages"], False)
     attachment = _Attachment(asked, file_identity(asked["messages"]))
+    if asked["dumps_stacks"]:
+        attachment.stacks = install_stack_dump(Path(asked["folder"]) / STACKS_FILE)
     sys.meta_path.insert(0, _AfterTorch(attachment.begin))
     atexit.register(attachment.end)
     os.register_at_fork(after_in_child=attachment.forked)

@@ -1,0 +1,104 @@
+"""Stacks are read as `faulthandler` writes them, and say what a thread waits for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.supervisor.hang_cause import parse_stacks, thread_waits_for
+
+LIB = "/usr/lib/python3.11"
+TORCH = f"{LIB}/site-packages/torch"
+
+
+def dump(*frames: tuple[str, str]) -> str:
+    lines = [f'  File "{file}", line 1 in {function}' for file, function in frames]
+    return "\n".join(["Current thread 0x00007febdda13b80 (most recent call first):", *lines, ""])
+
+
+@pytest.mark.parametrize(
+    ("frames", "waits_for"),
+    [
+        ([(f"{LIB}/threading.py", "wait"), (f"{LIB}/queue.py", "get")], "queue"),
+        ([(f"{LIB}/threading.py", "wait")], "condition"),
+        (
+            [(f"{LIB}/threading.py", "_wait_for_tstate_lock"), (f"{LIB}/threading.py", "join")],
+            "thread",
+        ),
+        (
+            [(f"{LIB}/subprocess.py", "_try_wait"), (f"{LIB}/subprocess.py", "wait")],
+            "child process",
+        ),
+        ([(f"{LIB}/multiprocessing/connection.py", "_recv")], "pipe"),
+        ([(f"{LIB}/socket.py", "readinto")], "socket"),
+        ([(f"{TORCH}/distributed/distributed_c10d.py", "barrier")], "collective"),
+        (
+            [
+                (f"{LIB}/selectors.py", "select"),
+                (f"{LIB}/multiprocessing/queues.py", "get"),
+                (f"{TORCH}/utils/data/dataloader.py", "_try_get_data"),
+            ],
+            "loader worker",
+        ),
+        (
+            [
+                (f"{LIB}/multiprocessing/queues.py", "get"),
+                (f"{TORCH}/utils/data/_utils/worker.py", "_worker_loop"),
+            ],
+            "work",
+        ),
+    ],
+)
+def test_library_code_that_waits_is_known(frames: list[tuple[str, str]], waits_for: str) -> None:
+    [thread] = parse_stacks(dump(*frames, ("/home/me/train.py", "main")))
+    assert thread_waits_for(thread) == waits_for
+
+
+@pytest.mark.parametrize(
+    ("code", "waits_for"),
+    [
+        ("with self.lock:", "lock"),
+        ("lock.acquire()", "lock"),
+        ("time.sleep(5)", "sleep"),
+        ("item = my_queue.get()", "queue"),
+        ("event.wait()", "condition"),
+        ("connection.recv(4096)", "socket"),
+        ("x = x + 1", None),
+    ],
+)
+def test_a_call_into_c_is_known_by_its_text(
+    tmp_path: Path, code: str, waits_for: str | None
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(code + "\n")
+    [thread] = parse_stacks(dump((str(script), "main")))
+    assert thread["frames"][0]["code"] == code
+    assert thread_waits_for(thread) == waits_for
+
+
+def test_strings_are_left_out_of_the_record(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("login('hunter2')\n")
+    [thread] = parse_stacks(dump((str(script), "main")))
+    assert thread["frames"][0]["code"] == "login('...')"
+
+
+def test_a_forked_worker_has_no_frames_of_the_trainer() -> None:
+    worker = (f"{TORCH}/utils/data/_utils/worker.py", "_worker_loop")
+    [thread] = parse_stacks(
+        dump(("/home/me/data.py", "__getitem__"), worker, ("/home/me/t.py", "m"))
+    )
+    assert [frame["function"] for frame in thread["frames"]] == ["__getitem__", "_worker_loop"]
+
+
+def test_names_of_threads_are_read_where_python_writes_them() -> None:
+    named = (
+        'Thread 0x00007febb910f6c0 [reader] (most recent call first):\n  File "a.py", line 1 in f\n'
+    )
+    reader, main = parse_stacks(named + "\n" + dump(("/home/me/train.py", "main")))
+    assert (reader["name"], main["name"]) == ("reader", "main")
+
+
+def test_text_that_is_no_stack_is_ignored() -> None:
+    assert parse_stacks("signal 59 of 1 on 7\n  <no Python frame>\n") == []
