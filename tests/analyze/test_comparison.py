@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from written_runs import write_run, write_runs, write_steps, write_sweep
 
-from stepscope.analyze.comparison import Comparison, compare, slowdown_is_excluded, slower_than
+from stepscope.analyze.comparison import compare, slowdown_is_excluded, slower_than
 from stepscope.analyze.comparison_sides import by_node_kind, kinds_of, read_sides
 from stepscope.analyze.sweep_summary import rows_of
 from stepscope.errors import RequestError
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial, create_sweep, load_sweep
+from stepscope.records.types import CompareAnswer
 
 STEADY = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0]
 HALF = [50.0, 50.5, 49.5, 50.0, 50.2, 49.8]
@@ -23,7 +24,7 @@ DRIFTING = [100.0, 80.0, 60.0, 40.0, 20.0, 10.0]
 Rates = Sequence[float | str]
 
 
-def compared(*arguments: object) -> Comparison:
+def compared(*arguments: object) -> CompareAnswer:
     return compare(read_sides([str(argument) for argument in arguments]))
 
 
@@ -38,44 +39,44 @@ def sweep_of_workers(folder: Path, zero: Rates, two: Rates, **changes: Any) -> P
 def test_a_slower_set_is_slower_than_the_first_and_the_first_is_faster(tmp_path: Path) -> None:
     a, b = write_runs(tmp_path / "a", STEADY), write_runs(tmp_path / "b", HALF)
     found = compared(a, b)
-    assert (found.rounds, found.offer) == (None, None), "nothing is open"
-    there, back = found.others[0], compared(b, a).others[0]
-    assert (there.verdict, back.verdict) == ("slower", "faster")
-    assert there.ratio.ratio == pytest.approx(0.5, rel=0.01)
-    assert there.ratio.rounds is None
-    assert there.figures["samples_per_s"]["median"] == pytest.approx(50)
+    assert (found["rounds"], found["offer"]) == (None, None), "nothing is open"
+    there, back = found["others"][0], compared(b, a)["others"][0]
+    assert (there["verdict"], back["verdict"]) == ("slower", "faster")
+    assert there["ratio"]["ratio"] == pytest.approx(0.5, rel=0.01)
+    assert there["ratio"]["rounds"] is None
+    assert there["samples_per_s"]["median"] == pytest.approx(50)
 
 
 def test_one_run_a_side_cannot_tell_however_far_apart_they_are(tmp_path: Path) -> None:
     found = compared(write_run(tmp_path / "a", 1.0), write_run(tmp_path / "b", 1000.0))
-    assert found.others[0].verdict == "cannot tell"
-    assert found.others[0].rounds_needed_for_5_percent is None
-    assert found.rounds == 6
+    assert found["others"][0]["verdict"] == "cannot tell"
+    assert found["others"][0]["rounds_needed_for_5_percent"] is None
+    assert found["rounds"] == 6
 
 
 def test_settings_of_one_sweep_are_compared_round_by_round(tmp_path: Path) -> None:
     # The machine got ten times slower meanwhile; within each round, 2 workers are 10 % faster.
     faster = [1.1 * rate for rate in DRIFTING]
-    (other,) = compared(sweep_of_workers(tmp_path, DRIFTING, faster)).others
-    assert (other.figures["name"], other.verdict) == ("workers=2", "faster")
-    assert (other.ratio.rounds, other.ratio.ratio) == (6, pytest.approx(1.1))
+    (other,) = compared(sweep_of_workers(tmp_path, DRIFTING, faster))["others"]
+    assert (other["name"], other["verdict"]) == ("workers=2", "faster")
+    assert (other["ratio"]["rounds"], other["ratio"]["ratio"]) == (6, pytest.approx(1.1))
     # The same figures as sets, not in rounds, tell nothing.
     sets = [write_runs(tmp_path / "a", DRIFTING), write_runs(tmp_path / "b", faster)]
-    (apart,) = compared(*sets).others
-    assert apart.verdict == "no difference detected"
-    assert any("not run in rounds" in warning for warning in apart.warnings)
+    (apart,) = compared(*sets)["others"]
+    assert apart["verdict"] == "no difference detected"
+    assert any("not run in rounds" in warning for warning in apart["warnings"])
     one, two = (sweep_of_workers(tmp_path / name, STEADY, HALF) for name in "cd")
     across = compared(f"{one}:workers=0", f"{two}:workers=2")
-    assert any("not run in rounds" in warning for warning in across.others[0].warnings)
-    assert across.offer is None
+    assert any("not run in rounds" in warning for warning in across["others"][0]["warnings"])
+    assert across["offer"] is None
 
 
 def test_only_rounds_that_both_have_count(tmp_path: Path) -> None:
     rates = ([100.0, "out_of_memory", 102.0, 100.0], [50.0, 1.0, 51.0, "pending"])
-    (other,) = compared(sweep_of_workers(tmp_path, *rates)).others
-    assert (other.ratio.rounds, other.ratio.ratio) == (2, pytest.approx(0.5))
-    assert other.figures["runs"] == 3
-    assert other.figures["warnings"] == ["round 4 is excluded: pending (as the test wants it)"]
+    (other,) = compared(sweep_of_workers(tmp_path, *rates))["others"]
+    assert (other["ratio"]["rounds"], other["ratio"]["ratio"]) == (2, pytest.approx(0.5))
+    assert other["runs"] == 3
+    assert other["warnings"] == ["round 4 is excluded: pending (as the test wants it)"]
 
 
 def test_without_a_round_in_common_it_cannot_tell_and_more_are_offered_than_either_has(
@@ -83,16 +84,16 @@ def test_without_a_round_in_common_it_cannot_tell_and_more_are_offered_than_eith
 ) -> None:
     rates = ([*[100.0] * 8, *["failed"] * 8], [*["failed"] * 8, *[50.0] * 8])
     found = compared(sweep_of_workers(tmp_path, *rates))
-    assert (found.others[0].ratio, found.others[0].verdict) == (None, "cannot tell")
-    assert found.rounds == 9
+    assert (found["others"][0]["ratio"], found["others"][0]["verdict"]) == (None, "cannot tell")
+    assert found["rounds"] == 9
 
 
 def test_with_more_sides_each_interval_is_wider(tmp_path: Path) -> None:
     folders = [write_runs(tmp_path / name, STEADY) for name in "abcd"]
     one, three = compared(*folders[:2]), compared(*folders)
-    assert one.confidence_of_each == pytest.approx(0.95)
-    assert three.confidence_of_each == pytest.approx(1 - 0.05 / 3)
-    assert one.others[0].ratio.high < three.others[0].ratio.high
+    assert one["confidence_of_each"] == pytest.approx(0.95)
+    assert three["confidence_of_each"] == pytest.approx(1 - 0.05 / 3)
+    assert one["others"][0]["ratio"]["high"] < three["others"][0]["ratio"]["high"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_slower_than_allowed_is_said_where_the_whole_interval_says_so(
     tmp_path: Path, rates: list[float], most_slowdown: float, answer: bool | None
 ) -> None:
     a, b = write_runs(tmp_path / "a", STEADY), write_runs(tmp_path / "b", rates)
-    assert slower_than(compared(a, b).others[0], most_slowdown) is answer
+    assert slower_than(compared(a, b)["others"][0], most_slowdown) is answer
 
 
 # --- what differs, what to doubt ------------------------------------------------------------------
@@ -116,14 +117,14 @@ def test_what_was_changed_and_what_else_differed_are_told_apart(tmp_path: Path) 
         spec={"workers": 2, "threads": 1},
         environment={"cpu": "A72", "threads": 1, "memory_available_bytes": 5},
     )
-    other = compared(a, b).others[0]
-    assert other.changed == {
+    other = compared(a, b)["others"][0]
+    assert other["changed"] == {
         "workers": {"baseline": 0, "other": 2},
         "threads": {"baseline": None, "other": 1},
     }
     # The threads were asked for, memory that is free differs at every moment.
-    assert other.environment_differs == {"cpu": {"baseline": "A57", "other": "A72"}}
-    assert "ran in a different environment: cpu A57 -> A72" in other.warnings
+    assert other["environment_differs"] == {"cpu": {"baseline": "A57", "other": "A72"}}
+    assert "ran in a different environment: cpu A57 -> A72" in other["warnings"]
 
 
 def test_of_two_settings_of_a_sweep_only_what_it_varied_was_changed(tmp_path: Path) -> None:
@@ -131,15 +132,15 @@ def test_of_two_settings_of_a_sweep_only_what_it_varied_was_changed(tmp_path: Pa
     for file in sweep.glob("trials/*0.2*/run.json"):
         info = json.loads(file.read_text())
         file.write_text(json.dumps({**info, "spec": {"arguments": ["--lr", "0.2"]}}))
-    (other,) = compared(sweep).others
-    assert other.changed == {"arg:--lr": {"baseline": "0.1", "other": "0.2"}}
+    (other,) = compared(sweep)["others"]
+    assert other["changed"] == {"arg:--lr": {"baseline": "0.1", "other": "0.2"}}
 
 
 def test_a_run_that_was_not_completed_is_named_and_left_out(tmp_path: Path) -> None:
     folder = write_runs(tmp_path / "a", STEADY)
     write_run(folder / "dead", 1.0, status="out_of_memory", reason="no room")
     write_run(folder / "alive", 1.0, status="running")
-    figures = compared(folder, write_run(tmp_path / "b")).baseline
+    figures = compared(folder, write_run(tmp_path / "b"))["baseline"]
     assert figures["runs"] == 6
     assert set(figures["warnings"]) == {
         "dead is excluded: out of memory (no room)",
@@ -150,7 +151,7 @@ def test_a_run_that_was_not_completed_is_named_and_left_out(tmp_path: Path) -> N
 def test_a_set_whose_runs_differ_among_themselves_is_named(tmp_path: Path) -> None:
     folder = write_runs(tmp_path / "a", STEADY[:2])
     write_run(folder / "x", spec={"batch_size": 8, "seed": 5}, environment={"hostname": "other"})
-    figures = compared(folder, write_run(tmp_path / "b")).baseline
+    figures = compared(folder, write_run(tmp_path / "b"))["baseline"]
     assert "its runs have different settings: batch_size" in figures["warnings"]
     assert "its runs ran in different environments: hostname" in figures["warnings"]
 
@@ -158,7 +159,7 @@ def test_a_set_whose_runs_differ_among_themselves_is_named(tmp_path: Path) -> No
 def test_drift_is_named_with_an_example(tmp_path: Path) -> None:
     folder = write_runs(tmp_path / "a", STEADY[:2])
     write_steps(folder / "run-1", [0.1 * (1 + number / 200) for number in range(60)])
-    (warning,) = compared(folder, write_run(tmp_path / "b")).baseline["warnings"]
+    (warning,) = compared(folder, write_run(tmp_path / "b"))["baseline"]["warnings"]
     assert warning.startswith("steps drift in 1 of 2 runs (run-1: ")
 
 
@@ -179,9 +180,9 @@ def test_trials_are_compared_without_their_start_and_too_short_ones_are_named(
     sweep = sweep_of_workers(tmp_path, STEADY, HALF)
     start_slowly(sweep, workers=0)
     start_slowly(sweep, workers=2, steady_steps=2)
-    (other,) = compared(sweep).others
-    assert other.ratio.ratio == pytest.approx(0.25, rel=0.01)
-    assert other.warnings == [
+    (other,) = compared(sweep)["others"]
+    assert other["ratio"]["ratio"] == pytest.approx(0.25, rel=0.01)
+    assert other["warnings"] == [
         "its throughput is from all epochs, the baseline's from steps after the start"
     ]
 
@@ -195,14 +196,14 @@ def test_runs_that_lost_loader_workers_are_counted(tmp_path: Path) -> None:
     (sweep / other["run"] / "events.jsonl").write_text(json.dumps(event) + "\n")
     (sweep / "sweep.json").write_text(json.dumps(info))
     found = compared(sweep)
-    assert found.baseline["warnings"] == []
-    assert found.others[0].figures["warnings"] == ["2 of 6 runs lost loader workers"]
+    assert found["baseline"]["warnings"] == []
+    assert found["others"][0]["warnings"] == ["2 of 6 runs lost loader workers"]
 
 
 def test_a_run_on_both_sides_is_named(tmp_path: Path) -> None:
     folder = write_runs(tmp_path / "a", STEADY)
-    other = compared(folder, f"{folder}/run-0,{folder}/run-1").others[0]
-    assert any("shares runs with the baseline" in warning for warning in other.warnings)
+    other = compared(folder, f"{folder}/run-0,{folder}/run-1")["others"][0]
+    assert any("shares runs with the baseline" in warning for warning in other["warnings"])
 
 
 # --- what would tell ------------------------------------------------------------------------------
@@ -211,13 +212,13 @@ def test_a_run_on_both_sides_is_named(tmp_path: Path) -> None:
 def test_no_difference_says_how_many_rounds_would_tell_and_offers_them(tmp_path: Path) -> None:
     noisy = [100.0, 110.0, 95.0, 104.0]
     found = compared(sweep_of_workers(tmp_path, noisy, noisy[::-1]))
-    needed = found.others[0].rounds_needed_for_5_percent
+    needed = found["others"][0]["rounds_needed_for_5_percent"]
     assert needed > 4
     calm = [100.0, 101.0, 100.0, 101.0]
     decided = compared(sweep_of_workers(tmp_path / "calm", calm, calm[::-1]))
-    assert slowdown_is_excluded(decided.others[0])
-    assert (decided.rounds, decided.offer) == (None, None)
-    assert found.offer == (
+    assert slowdown_is_excluded(decided["others"][0])
+    assert (decided["rounds"], decided["offer"]) == (None, None)
+    assert found["offer"] == (
         f"stepscope sweep --model lenet --samples 320 --over workers=0,2 --repeats {needed}"
     )
 
@@ -226,10 +227,10 @@ def test_more_rounds_are_offered_than_were_run(tmp_path: Path) -> None:
     # So little noise that fewer rounds mostly find 5 %: these nine were not that lucky.
     slower = [97.4, 93.4, 101.4] * 3
     found = compared(sweep_of_workers(tmp_path, [100.0] * 9, slower))
-    (other,) = found.others
-    assert (other.verdict, slowdown_is_excluded(other)) == ("no difference detected", False)
-    assert other.rounds_needed_for_5_percent < 9
-    assert found.rounds == 10
+    (other,) = found["others"]
+    assert (other["verdict"], slowdown_is_excluded(other)) == ("no difference detected", False)
+    assert other["rounds_needed_for_5_percent"] < 9
+    assert found["rounds"] == 10
 
 
 @pytest.mark.parametrize(
@@ -251,20 +252,20 @@ def test_the_offer_for_a_script_calls_the_script(
     rates = {0.1: [100.0], 0.01: [100.0]}
     over = {"arg:--lr": [0.1, 0.01]}
     sweep = write_sweep(tmp_path / "s", over, rates, spec=None, script=script)
-    assert compared(sweep).offer == offered
+    assert compared(sweep)["offer"] == offered
 
 
 def test_only_the_settings_that_are_compared_are_offered(tmp_path: Path) -> None:
     rates = {0: STEADY[:1], 2: STEADY[:1], 4: STEADY[:1]}
     sweep = write_sweep(tmp_path / "s", {"workers": [0, 2, 4]}, rates, mode="load")
-    assert compared(f"{sweep}:workers=4", f"{sweep}:workers=0").offer == (
+    assert compared(f"{sweep}:workers=4", f"{sweep}:workers=0")["offer"] == (
         "stepscope sweep --model lenet --samples 320 --mode load --over workers=4,0 --repeats 6"
     )
 
 
 def test_runs_that_differ_in_one_setting_are_offered_as_a_sweep(tmp_path: Path) -> None:
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", spec={"workers": 2})
-    assert compared(a, b).offer == "stepscope sweep --over workers=0,2 --repeats 6"
+    assert compared(a, b)["offer"] == "stepscope sweep --over workers=0,2 --repeats 6"
 
 
 def test_what_a_sweep_cannot_run_again_is_not_offered(tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ def test_what_a_sweep_cannot_run_again_is_not_offered(tmp_path: Path) -> None:
     unset = write_run(tmp_path / "e", spec={"max_steps": 20})
     for other in (two, traced, same, unset):
         found = compared(a, other)
-        assert (found.offer, found.rounds) == (None, 6)
+        assert (found["offer"], found["rounds"]) == (None, 6)
 
 
 # --- what can be named ----------------------------------------------------------------------------
@@ -284,8 +285,8 @@ def test_what_a_sweep_cannot_run_again_is_not_offered(tmp_path: Path) -> None:
 def test_a_sweep_s_settings_come_in_the_order_in_which_they_were_asked_for(tmp_path: Path) -> None:
     rates = {4: STEADY[:2], 0: STEADY[:2], 2: STEADY[:2]}
     found = compared(write_sweep(tmp_path / "s", {"workers": [4, 0, 2]}, rates))
-    assert found.baseline["name"] == "workers=4"
-    assert [other.figures["name"] for other in found.others] == ["workers=0", "workers=2"]
+    assert found["baseline"]["name"] == "workers=4"
+    assert [other["name"] for other in found["others"]] == ["workers=0", "workers=2"]
 
 
 def test_the_trials_of_a_search_for_workers_do_not_compare(tmp_path: Path) -> None:
@@ -299,10 +300,10 @@ def test_a_sweep_whose_trials_lost_their_folders_still_compares(tmp_path: Path) 
     sweep = sweep_of_workers(tmp_path, STEADY, HALF)
     for file in sweep.glob("trials/*/run.json"):
         file.unlink()
-    (other,) = compared(sweep).others
-    assert other.verdict == "slower"
-    assert (other.figures["phases"], other.figures["step_s"]) == (None, 0.5)
-    assert other.changed == {"workers": {"baseline": 0, "other": 2}}
+    (other,) = compared(sweep)["others"]
+    assert other["verdict"] == "slower"
+    assert (other["phases"], other["step_s"]) == (None, 0.5)
+    assert other["changed"] == {"workers": {"baseline": 0, "other": 2}}
 
 
 def test_a_set_may_be_longer_than_a_file_s_name(
@@ -311,7 +312,7 @@ def test_a_set_may_be_longer_than_a_file_s_name(
     write_runs(tmp_path, STEADY * 10)
     monkeypatch.chdir(tmp_path)
     runs = sorted(path.name for path in tmp_path.glob("run-*"))
-    assert compared(",".join(runs), "run-0").baseline["runs"] == 60
+    assert compared(",".join(runs), "run-0")["baseline"]["runs"] == 60
 
 
 def test_a_folder_may_have_a_colon_or_a_comma_in_its_name(tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ def test_a_folder_may_have_a_colon_or_a_comma_in_its_name(tmp_path: Path) -> Non
     b = write_run(tmp_path / "a,b")
     sweep = sweep_of_workers(tmp_path / "x:y", STEADY, HALF)
     found = compared(a, b, f"{sweep}:workers=2")
-    assert [other.figures["runs"] for other in found.others] == [1, 6]
+    assert [other["runs"] for other in found["others"]] == [1, 6]
 
 
 @pytest.mark.parametrize(
@@ -410,10 +411,10 @@ def test_settings_are_compared_within_a_kind_and_not_across(tmp_path: Path) -> N
         f"{sweep.path}:workers={workers},node={node}"
         for workers, node in ((0, "A"), (1, "A"), (1, "B"))
     )
-    alike, unlike = compare(read_sides([within, other_setting, other_kind])).others
-    assert abs(alike.ratio.ratio - 2) < 0.01
-    assert unlike.ratio is None
-    assert any("different kind of node" in warning for warning in unlike.warnings)
+    alike, unlike = compare(read_sides([within, other_setting, other_kind]))["others"]
+    assert abs(alike["ratio"]["ratio"] - 2) < 0.01
+    assert unlike["ratio"] is None
+    assert any("different kind of node" in warning for warning in unlike["warnings"])
 
 
 def test_nodes_that_are_alike_or_were_to_be_mixed_are_not_told_apart(tmp_path: Path) -> None:

@@ -293,14 +293,14 @@ def test_a_run_that_was_throttled_beside_one_that_was_not_is_a_warning(
 ) -> None:
     free = recorded(events, seconds(10), name="free")
     held = recorded([WATCHED, began(5.0)], seconds(10), name="held")
-    (other,) = compare(read_sides([str(free.path), str(held.path)])).others
-    assert sum(told in warning for warning in other.warnings) == 1
-    (back,) = compare(read_sides([str(held.path), str(free.path)])).others
-    assert any("the baseline in 1 of 1 runs" in warning for warning in back.warnings)
+    (other,) = compare(read_sides([str(free.path), str(held.path)]))["others"]
+    assert sum(told in warning for warning in other["warnings"]) == 1
+    (back,) = compare(read_sides([str(held.path), str(free.path)]))["others"]
+    assert any("the baseline in 1 of 1 runs" in warning for warning in back["warnings"])
 
 
 @pytest.mark.parametrize("events", [[], [WATCHED], [BLIND], [WATCHED, began(5.0)]])
 def test_runs_that_were_alike_in_it_are_none(events: list[Event], recorded: Record) -> None:
     sides = [str(recorded(events, seconds(10), name=name).path) for name in ("one", "other")]
-    (other,) = compare(read_sides(sides)).others
-    assert not any("throttled" in warning for warning in other.warnings)
+    (other,) = compare(read_sides(sides))["others"]
+    assert not any("throttled" in warning for warning in other["warnings"])

@@ -7,8 +7,8 @@ several sides, each interval is widened so that all of them hold together with 9
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from stepscope.analyze.comparison_sides import NODE, MeasuredSide, Side, as_text, in_rounds
@@ -18,10 +18,13 @@ from stepscope.analyze.run_summary import TEMPERATURES, flat_environment
 from stepscope.analyze.throttled_time import throttled_on_one_side
 from stepscope.records import schema
 from stepscope.records.types import (
+    CompareAnswer,
     ComparedFigures,
+    ComparedSide,
     Difference,
     FlatEnvironment,
     RateInterval,
+    RatioRecord,
     RecordedSpec,
 )
 from stepscope.settings.load_settings import as_flags
@@ -30,7 +33,6 @@ from stepscope.stats import (
     CANNOT_TELL,
     NO_DIFFERENCE,
     Ratio,
-    Verdict,
     confidence_of_each,
     interval_of,
     known_median,
@@ -73,7 +75,7 @@ def _mixtures_in(side: Side) -> list[str]:
     return warnings
 
 
-def as_sentence(differences: Differences) -> str:
+def as_sentence(differences: Mapping[str, Difference]) -> str:
     """Return differences on one line: `workers 0 -> 2, seed 0 -> 1`."""
     return ", ".join(
         f"{key} {as_text(values['baseline'])} -> {as_text(values['other'])}"
@@ -220,81 +222,77 @@ SOUGHT_SLOWDOWN = 0.05
 _USUAL_ROUNDS = 6
 
 
-@dataclass(frozen=True)
-class Against:
-    """One side against the baseline; `runs_each` is the number of runs of both."""
+def compare(sides: Sequence[Side]) -> CompareAnswer:
+    """Compare all sides with the first; `offer` runs the `rounds` that would decide what is open.
 
-    figures: ComparedFigures
-    ratio: Ratio | None
-    verdict: Verdict
-    changed: Differences
-    environment_differs: Differences
-    runs_each: int
-    rounds_needed_for_5_percent: int | None
-    warnings: list[str]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All sides against the baseline; `offer` runs the `rounds` that would decide what is open."""
-
-    baseline: ComparedFigures
-    others: list[Against]
-    confidence_of_each: float
-    rounds: int | None
-    offer: str | None
+    `fail_if_slower` is left to the caller.
+    """
+    first, *others = sides
+    baseline, confidence = figures_of(first), confidence_of_each(len(others), CONFIDENCE)
+    compared = [_against(first, other, confidence) for other in others]
+    wanted = (_rounds_that_decide(each, runs_each(baseline, each)) for each in compared)
+    rounds = max(filter(None, wanted), default=None)
+    return {
+        "baseline": baseline,
+        "others": compared,
+        "confidence": CONFIDENCE,
+        "confidence_of_each": confidence,
+        "rounds": rounds,
+        "offer": None if rounds is None else _command_for(sides, rounds),
+        "fail_if_slower": None,
+    }
 
 
-def compare(sides: Sequence[Side]) -> Comparison:
-    """Compare all sides with the first."""
-    baseline, *others = sides
-    confidence = confidence_of_each(len(others), CONFIDENCE)
-    compared = [_against(baseline, other, confidence) for other in others]
-    rounds = max(filter(None, map(_rounds_that_decide, compared)), default=None)
-    offer = None if rounds is None else _command_for(sides, rounds)
-    return Comparison(figures_of(baseline), compared, confidence, rounds, offer)
+def runs_each(baseline: ComparedFigures, other: ComparedSide) -> int:
+    """Return the number of runs, or of rounds, that both sides have."""
+    rounds = other["ratio"] and other["ratio"]["rounds"]
+    return min(baseline["runs"], other["runs"]) if rounds is None else rounds
 
 
-def _rounds_that_decide(compared: Against) -> int | None:
-    more = compared.runs_each + 1
-    if compared.verdict == CANNOT_TELL:
-        return max(_USUAL_ROUNDS, more)
-    needed = compared.rounds_needed_for_5_percent
-    if compared.verdict != NO_DIFFERENCE or needed is None or slowdown_is_excluded(compared):
+def _rounds_that_decide(compared: ComparedSide, runs: int) -> int | None:
+    if compared["verdict"] == CANNOT_TELL:
+        return max(_USUAL_ROUNDS, runs + 1)
+    needed = compared["rounds_needed_for_5_percent"]
+    if compared["verdict"] != NO_DIFFERENCE or needed is None or slowdown_is_excluded(compared):
         return None
-    return max(needed, more)
+    return max(needed, runs + 1)
 
 
-def slowdown_is_excluded(compared: Against) -> bool:
+def slowdown_is_excluded(compared: ComparedSide) -> bool:
     """Return whether the interval excludes a slowdown of the size that is sought."""
     return slower_than(compared, SOUGHT_SLOWDOWN) is False
 
 
-def slower_than(compared: Against, most_slowdown: float) -> bool | None:
+def slower_than(compared: ComparedSide, most_slowdown: float) -> bool | None:
     """Return whether the whole interval is below this loss of throughput; None if undecided."""
-    ratio = compared.ratio
-    if ratio is None or ratio.low is None or ratio.high is None:
+    ratio = compared["ratio"]
+    if ratio is None or ratio["low"] is None or ratio["high"] is None:
         return None
-    if ratio.high < 1 - most_slowdown:
+    if ratio["high"] < 1 - most_slowdown:
         return True
-    return False if ratio.low >= 1 - most_slowdown else None
+    return False if ratio["low"] >= 1 - most_slowdown else None
 
 
-def _against(baseline: Side, other: Side, confidence: float) -> Against:
+def _against(baseline: Side, other: Side, confidence: float) -> ComparedSide:
     ratio, warnings = _ratio(baseline, other, confidence), _warnings_about_both(baseline, other)
     changed = changed_settings(baseline, other)
     environments = (_environments(baseline), _environments(other))
     differs = _differences(*environments, without=_OF_THE_MOMENT | changed.keys())
     if differs:
         warnings.append(f"ran in a different environment: {as_sentence(differs)}")
-    runs_each, needed = min(len(baseline.runs), len(other.runs)), None
-    if ratio is not None:
-        runs_each = runs_each if ratio.rounds is None else ratio.rounds
-        if ratio.noise is not None:
-            needed = rounds_needed(ratio.noise, SOUGHT_SLOWDOWN, confidence=confidence)
-    return Against(
-        figures_of(other), ratio, verdict(ratio), changed, differs, runs_each, needed, warnings
-    )
+    needed = None
+    if ratio is not None and ratio.noise is not None:
+        needed = rounds_needed(ratio.noise, SOUGHT_SLOWDOWN, confidence=confidence)
+    figures = figures_of(other)
+    return {
+        **figures,
+        "ratio": None if ratio is None else cast("RatioRecord", asdict(ratio)),
+        "verdict": verdict(ratio),
+        "changed": changed,
+        "environment_differs": differs,
+        "warnings": [*warnings, *figures["warnings"]],
+        "rounds_needed_for_5_percent": needed,
+    }
 
 
 def _ratio(baseline: Side, other: Side, confidence: float) -> Ratio | None:

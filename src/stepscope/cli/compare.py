@@ -13,8 +13,8 @@ from stepscope.analyze.comparison_sides import read_sides
 from stepscope.cli.completion import RunText
 from stepscope.cli.streams import AsJson
 from stepscope.errors import AnswerIsNo, RequestError
-from stepscope.records.types import SlowdownCheck
-from stepscope.report.terminal.compare_table import comparison_as_json, print_comparison
+from stepscope.records.types import CompareAnswer, SlowdownCheck
+from stepscope.report.terminal.compare_table import print_comparison
 from stepscope.units import format_share
 
 _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)\s*", re.ASCII)
@@ -38,7 +38,7 @@ def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = F
     found = comparison.compare(read_sides(sides))
     limited = None if most_slowdown is None else _check_slowdown(found, most_slowdown)
     if json:
-        print(dumps(comparison_as_json(found, limited)))
+        print(dumps({**found, "fail_if_slower": limited}))
     else:
         print_comparison(Console(), found)
     if most_slowdown is None or limited is None:
@@ -57,11 +57,11 @@ def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = F
     return AnswerIsNo.exit_code if limited["slower"] else 0
 
 
-def _check_slowdown(found: comparison.Comparison, most_slowdown: float) -> SlowdownCheck:
+def _check_slowdown(found: CompareAnswer, most_slowdown: float) -> SlowdownCheck:
     """Group the sides by whether they are slower than permitted."""
     names: dict[bool | None, list[str]] = {True: [], False: [], None: []}
-    for each in found.others:
-        names[comparison.slower_than(each, most_slowdown)].append(each.figures["name"])
+    for each in found["others"]:
+        names[comparison.slower_than(each, most_slowdown)].append(each["name"])
     return {
         "most_slowdown": most_slowdown,
         "slower": names[True],

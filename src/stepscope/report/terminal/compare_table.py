@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import cast
 
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.analyze.comparison import (
-    CONFIDENCE,
-    Against,
-    Comparison,
-    as_sentence,
-    slowdown_is_excluded,
-)
+from stepscope.analyze.comparison import as_sentence, runs_each, slowdown_is_excluded
 from stepscope.records import schema
-from stepscope.records.types import CompareAnswer, ComparedFigures, RatioRecord, SlowdownCheck
+from stepscope.records.types import CompareAnswer, ComparedFigures, ComparedSide
 from stepscope.report.terminal.table_style import (
     house_table,
     print_prose,
@@ -37,42 +29,19 @@ from stepscope.units import (
 _NAME_WIDTH = 20
 
 
-def print_comparison(console: Console, found: Comparison) -> None:
+def print_comparison(console: Console, found: CompareAnswer) -> None:
     """Print throughput and verdicts, the other figures, warnings, and the answer."""
-    sides = [found.baseline, *(each.figures for each in found.others)]
+    sides = [found["baseline"], *found["others"]]
     _print_rows(console, _totals(sides), ("runs", "step", "peak memory", "test accuracy"))
     _print_rows(console, [*map(_phases, sides)], schema.PHASES)
     _print_rows(console, _throughput(found), ("samples/s", "ratio", "95 % interval", "verdict"))
     for line in _lines(found):
         print_prose(console, printable(line))
-    if found.offer:
-        say(console, f"To find out: {printable(found.offer)}")
-    elif found.rounds:
-        say(console, f"To find out, run each {found.rounds} times, in turn, and compare the sets.")
-
-
-def comparison_as_json(found: Comparison, limited: SlowdownCheck | None) -> CompareAnswer:
-    """Return the comparison as one JSON object; `limited` is of `--fail-if-slower`."""
-    return {
-        "baseline": found.baseline,
-        "others": [
-            {
-                **each.figures,
-                "ratio": None if each.ratio is None else cast("RatioRecord", asdict(each.ratio)),
-                "verdict": each.verdict,
-                "changed": each.changed,
-                "environment_differs": each.environment_differs,
-                "warnings": [*each.warnings, *each.figures["warnings"]],
-                "rounds_needed_for_5_percent": each.rounds_needed_for_5_percent,
-            }
-            for each in found.others
-        ],
-        "confidence": CONFIDENCE,
-        "confidence_of_each": found.confidence_of_each,
-        "rounds": found.rounds,
-        "offer": found.offer,
-        "fail_if_slower": limited,
-    }
+    if found["offer"]:
+        say(console, f"To find out: {printable(found['offer'])}")
+    elif found["rounds"]:
+        times = f"{found['rounds']} times"
+        say(console, f"To find out, run each {times}, in turn, and compare the sets.")
 
 
 _Rows = list[list[str]]
@@ -88,15 +57,15 @@ def _print_rows(console: Console, rows: _Rows, columns: Sequence[str]) -> None:
     print_table(console, table)
 
 
-def _throughput(found: Comparison) -> _Rows:
-    baseline = found.baseline
+def _throughput(found: CompareAnswer) -> _Rows:
+    baseline = found["baseline"]
     rows = [[baseline["name"], _rate(baseline), "1", "", "baseline"]]
-    for each in found.others:
+    for each in found["others"]:
         ratio, interval = "?", ""
-        if each.ratio is not None:
-            ratio = f"{each.ratio.ratio:.3f}"
-            interval = format_range(each.ratio.low, each.ratio.high, "{:.3f}".format)
-        rows.append([each.figures["name"], _rate(each.figures), ratio, interval, each.verdict])
+        if (seen := each["ratio"]) is not None:
+            ratio = f"{seen['ratio']:.3f}"
+            interval = format_range(seen["low"], seen["high"], "{:.3f}".format)
+        rows.append([each["name"], _rate(each), ratio, interval, each["verdict"]])
     return rows
 
 
@@ -113,7 +82,7 @@ def _phases(side: ComparedFigures) -> list[str]:
     return [side["name"], *shares]
 
 
-def _totals(sides: list[ComparedFigures]) -> _Rows:
+def _totals(sides: Sequence[ComparedFigures]) -> _Rows:
     step = duration_format(side["step_s"] for side in sides)
     return [
         [
@@ -127,37 +96,39 @@ def _totals(sides: list[ComparedFigures]) -> _Rows:
     ]
 
 
-def _lines(found: Comparison) -> Iterator[str]:
-    yield from (f"{found.baseline['name']}: {warning}" for warning in found.baseline["warnings"])
-    for each in found.others:
-        name = each.figures["name"]
-        if each.changed:
-            yield f"{name}: changed: {as_sentence(each.changed)}"
-        for warning in (*each.warnings, *each.figures["warnings"]):
-            yield f"{name}: {warning}"
-    if len(found.others) > 1:
+def _lines(found: CompareAnswer) -> Iterator[str]:
+    baseline, others = found["baseline"], found["others"]
+    yield from (f"{baseline['name']}: {warning}" for warning in baseline["warnings"])
+    for each in others:
+        if each["changed"]:
+            yield f"{each['name']}: changed: {as_sentence(each['changed'])}"
+        for warning in each["warnings"]:
+            yield f"{each['name']}: {warning}"
+    if len(others) > 1:
         yield (
-            f"The {len(found.others)} intervals hold together with {CONFIDENCE * 100:.0f} % "
-            f"confidence ({found.confidence_of_each * 100:.4g} % each)."
+            f"The {len(others)} intervals hold together with {found['confidence'] * 100:.0f} % "
+            f"confidence ({found['confidence_of_each'] * 100:.4g} % each)."
         )
-    yield from (_answer(each, found.baseline["name"]) for each in found.others)
+    yield from (_answer(each, baseline) for each in others)
 
 
-def _answer(each: Against, baseline: str) -> str:
+def _answer(each: ComparedSide, baseline: ComparedFigures) -> str:
     """Return the result for one side in a sentence."""
-    name, ratio = each.figures["name"], each.ratio
-    if ratio is None or ratio.low is None or ratio.high is None:
+    ratio, both = each["ratio"], (each["name"], baseline["name"])
+    if ratio is None or ratio["low"] is None or ratio["high"] is None:
         why = "too few rounds for an interval, at least 3 are needed"
         if ratio is None:
             shared = "they have no runs or rounds in common"
-            why = shared if each.figures["runs"] else "it has no usable run"
-        return f"Cannot tell whether {name} is faster or slower than {baseline}: {why}."
-    seen = f"{ratio.ratio:.3g} times the throughput ({ratio.low:.3g} to {ratio.high:.3g})"
-    if each.verdict != NO_DIFFERENCE:
-        return f"{name} is {each.verdict} than {baseline}: {seen}."
-    answer = f"No difference detected between {name} and {baseline}: {seen}"
+            why = shared if each["runs"] else "it has no usable run"
+        return f"Cannot tell whether {' is faster or slower than '.join(both)}: {why}."
+    interval = f"({ratio['low']:.3g} to {ratio['high']:.3g})"
+    seen = f"{ratio['ratio']:.3g} times the throughput {interval}"
+    if each["verdict"] != NO_DIFFERENCE:
+        return f"{each['name']} is {each['verdict']} than {baseline['name']}: {seen}."
+    answer = f"No difference detected between {' and '.join(both)}: {seen}"
     if slowdown_is_excluded(each):
         return f"{answer}. A slowdown of 5 % is excluded."
-    rounds = each.rounds_needed_for_5_percent
+    rounds = each["rounds_needed_for_5_percent"]
     needed = f"{rounds} rounds" if rounds else "more than 200 rounds"
-    return f"{answer}. To detect a slowdown of 5 %, use {needed}; {each.runs_each} were run."
+    runs = runs_each(baseline, each)
+    return f"{answer}. To detect a slowdown of 5 %, use {needed}; {runs} were run."
