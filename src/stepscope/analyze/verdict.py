@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from stepscope.analyze.findings import Finding, findings_of
+from stepscope.analyze.what_if import expected_speedup
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import Summary, Verdict
@@ -13,10 +13,11 @@ from stepscope.units import format_duration, format_share
 
 # The least speed-up that is worth a change.
 _WORTHWHILE = 1.05
-# Half the width of a prediction's interval, as a logarithm of the time saved: bench/what_if.py.
-_UNSURE = 0.16
-_LEAST_LEFT = 0.02  # of the wall time: no change saves everything
+_MOST_STATED = 10
 _IN_DOUBT = ("busy_machine", "throttling")
+# What may end a longer run comes before a gain below this.
+_THREATS = ("growing_memory", "swapping")
+_PRESSING = 1.3
 
 
 def verdict_on(run: Run, findings: list[Finding] | None = None) -> Verdict:
@@ -29,29 +30,30 @@ def verdict_on(run: Run, findings: list[Finding] | None = None) -> Verdict:
     if doubt is not None:
         return _verdict(doubt.text, doubt.name, command=doubt.command)
     best = max(found, key=lambda each: each.saves_s or 0.0, default=None)
-    if best is None or not wall_s or not best.saves_s:
+    saves_s = 0.0 if best is None else best.saves_s or 0.0
+    speedup, interval = expected_speedup(wall_s, saves_s) if wall_s else (1.0, [1.0, 1.0])
+    threat = next((each for each in found if each.name in _THREATS), None)
+    if threat is not None and speedup < _PRESSING:
+        return _verdict(threat.text, threat.name, command=threat.command)
+    if best is None or wall_s is None or speedup < _WORTHWHILE:
         return _verdict(_nothing(run.summary), "none")
-    speedup, interval = expected_speedup(wall_s, best.saves_s)
-    if speedup < _WORTHWHILE:
-        return _verdict(_nothing(run.summary), "none")
-    gain = f"about {speedup:.2g} times faster" if speedup < 10 else "about 10 times faster or more"
-    after_s = wall_s / speedup
     change = best.change or "change this"
     text = (
-        f"{best.text} {change[0].upper()}{change[1:]}: {gain} ({interval[0]:.2g} to "
-        f"{interval[1]:.2g}), {format_duration(wall_s)} becomes about {format_duration(after_s)}."
+        f"{best.text} {change[0].upper()}{change[1:]}: {_gain(speedup, interval)}, "
+        f"{format_duration(wall_s)} becomes {format_duration(wall_s / speedup)}."
     )
     return _verdict(text, best.name, speedup, interval, best.command)
 
 
-def expected_speedup(wall_s: float, saves_s: float) -> tuple[float, list[float]]:
-    """Return the speed-up of the whole run, and its interval."""
-
-    def after(saved_s: float) -> float:
-        return wall_s / max(wall_s - saved_s, _LEAST_LEFT * wall_s)
-
-    low, high = (after(saves_s * math.exp(sign * _UNSURE)) for sign in (-1, 1))
-    return after(saves_s), [low, high]
+def _gain(speedup: float, interval: list[float]) -> str:
+    """Return `about 1.7 times faster (1.5 to 1.9)`."""
+    if speedup >= _MOST_STATED:
+        return f"about {_MOST_STATED} times faster or more"
+    low, middle, high = (
+        f"{each:.2f}" if each < 1.5 else f"{each:.1f}"
+        for each in (interval[0], speedup, interval[1])
+    )
+    return f"about {middle} times faster ({low} to {high})"
 
 
 def _verdict(

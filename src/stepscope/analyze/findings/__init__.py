@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from stepscope.analyze.findings import (
+    compute_findings,
     loader_findings,
+    machine_findings,
     memory_findings,
     phase_findings,
     rank_findings,
@@ -24,7 +26,16 @@ _OF_STEPS = (
     wall_time_findings.frequent_evaluation,
     wall_time_findings.frequent_checkpoints,
     wall_time_findings.gaps_between_epochs,
-    script_findings.work_in_loop,
+    compute_findings.unfused_optimizer,
+    compute_findings.too_many_threads,
+    compute_findings.contiguous_convolutions,
+    compute_findings.double_precision,
+    compute_findings.anomaly_detection,
+    compute_findings.gradients_in_evaluation,
+    compute_findings.tiny_batch,
+    compute_findings.recompilations,
+    compute_findings.graph_breaks,
+    machine_findings.busy_machine,
     step_findings.start_up,
     step_findings.far_steps,
     step_findings.drift,
@@ -35,6 +46,7 @@ _OF_STEPS = (
     phase_findings.unattributed,
     phase_findings.costly_instrument,
     step_findings.throttling,
+    step_findings.inferred_steps,
     phase_findings.too_short,
     phase_findings.too_noisy,
 )
@@ -47,13 +59,28 @@ _OF_ANY_RUN = (
 )
 
 
+# The least share of the wall time that makes a saving more important than any other finding.
+_WORTHWHILE = 0.02
+
+
 def findings_of(run: Run) -> list[Finding]:
-    """Return the findings of a run, the weightiest first; an empty list is a valid answer."""
+    """Return the findings of a run: those that save time first, then the weightiest.
+
+    An empty list is a valid answer.
+    """
     view = RunView(run)
     has_steps = view.step_s and view.median_s > 0
     kinds = _OF_STEPS + _OF_ANY_RUN if has_steps else _OF_ANY_RUN
     found = [finding for kind in kinds if (finding := kind(view)) is not None]
-    return sorted(found, key=lambda finding: finding.weight, reverse=True)
+    if has_steps:
+        found += script_findings.work_in_loop(view)
+    least_s = _WORTHWHILE * (run.summary.get("wall_s") or 0.0)
+
+    def importance(finding: Finding) -> tuple[float, float]:
+        saves_s = finding.saves_s or 0.0
+        return saves_s if saves_s > least_s else 0.0, finding.weight
+
+    return sorted(found, key=importance, reverse=True)
 
 
 def warnings_on_steps(run: Run) -> list[Finding]:

@@ -92,6 +92,13 @@ class RunView:
         """The mean duration of a step."""
         return sum(self.step_s) / len(self.step_s) if self.step_s else 0.0
 
+    @cached_property
+    def idle_device_s(self) -> float | None:
+        """The time that an asynchronous device idled, in all steps; None without one."""
+        device = self.run.summary.get("device")
+        idle = device["phases"].get("idle") if device else None
+        return None if idle is None else idle["mean_s"] * len(self.run.steps)
+
     def share(self, phase: str) -> float:
         """Return a phase's share of the time of those steps."""
         return self._phases[phase]["share"]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from stepscope.analyze.findings.finding import Finding, RunView
-from stepscope.analyze.step_model import restart_s, step_model
+from stepscope.analyze.step_model import StepModel, restart_s, step_model
 from stepscope.stats import median
 from stepscope.units import format_count, format_duration, format_share
 
@@ -20,13 +20,15 @@ _MUCH_IN_SLOW_SAMPLES = 0.2
 _WORTHWHILE = 1.05
 _MUCH_RESTARTING = 0.03
 _TOO_MANY = 2  # times the CPUs
+_SLOW_SAMPLES = "slow_samples"
 
-_PART_TEXTS = {
-    "transform": ("slow_transform", "the transform {name} takes {share} of it"),
-    "read": ("slow_reads", "reading the files takes {share} of it"),
-    "decode": ("slow_decoding", "decoding takes {share} of it"),
-    "collate": ("slow_collate", "collating the batch takes {share} of it"),
-    "dataset": ("slow_dataset", "{line} takes {share} of it"),
+# The cause, the part of loading that it is, and what to do about it.
+_PARTS = {
+    "transform": ("slow_transform", "the transform {name} takes", "make {name} cheaper"),
+    "read": ("slow_reads", "reading files takes", "read less, or from a faster disk or a cache"),
+    "decode": ("slow_decoding", "decoding takes", "store the data decoded, or smaller"),
+    "collate": ("slow_collate", "collating the batch takes", "make collate_fn cheaper"),
+    "dataset": ("slow_dataset", "{line} takes", "make the code at {line} cheaper"),
 }
 
 
@@ -35,7 +37,16 @@ class _Part(NamedTuple):
 
     cause: str
     text: str
+    change: str
     share: float
+
+
+class _Change(NamedTuple):
+    """A change of the loader, and the expected time of a step with it."""
+
+    cause: str
+    text: str
+    step_s: float
 
 
 def waiting_for_data(view: RunView) -> Finding | None:
@@ -48,31 +59,50 @@ def waiting_for_data(view: RunView) -> Finding | None:
     if model is None:
         text = f"{format_share(share)} of every step waits for data."
         return Finding("waiting_for_data", text, evidence, view.again("workers"), share)
-    best = model.best_workers()
-    cause, change, step_s = "too_few_workers", f"set num_workers={best}", model.step_with(best)
-    if best <= model.workers or model.step_s < _WORTHWHILE * step_s:
-        cause, change = "slow_loading", "make loading cheaper: cache or simplify it"
-        step_s = model.step_without_loading()
-        if part is not None:
-            change = f"make {part.text.partition(' takes')[0]} cheaper, or do it once beforehand"
-            step_s = model.with_cheaper_loading(part.share)
-    saves_s = max(0.0, view.mean_step_s - step_s) * len(view.run.steps)
+    change = _best_change(view, model, part)
+    saves_s = (view.mean_step_s - change.step_s) * len(view.run.steps)
+    if model.workers:  # the first wait of an epoch is for its workers to start
+        saves_s -= restart_s(view)
     text = f"{format_share(share)} of every step waits for data{_where(model.workers)}"
-    text += f": {part.text}." if part else "."
+    text += f": {part.text} {format_share(part.share)} of loading." if part else "."
     return Finding(
-        part.cause if part else cause,
+        part.cause if part else change.cause,
         text,
         evidence,
         view.again("workers"),
         share,
-        saves_s=saves_s,
-        change=change,
+        saves_s=max(0.0, saves_s),
+        change=change.text,
     )
+
+
+def _best_change(view: RunView, model: StepModel, part: _Part | None) -> _Change:
+    """Return more workers, where they save most of the waiting, or less work in loading."""
+    best = model.best_workers()
+    text = f"set {_settings(view, best)}"
+    workers = _Change("too_few_workers", text, model.step_with(best))
+    if part is None:
+        less_s = model.step_without_loading()
+        less = _Change("slow_loading", "make loading cheaper: cache or simplify it", less_s)
+    else:
+        less = _Change(part.cause, part.change, model.with_cheaper_loading(part.share))
+    if best <= model.workers or model.step_s < _WORTHWHILE * workers.step_s:
+        return less
+    enough_s = model.step_s - _MOSTLY * (model.step_s - less.step_s)
+    # A slow sample holds up its batch whatever the other workers do.
+    rare = part is not None and part.cause == _SLOW_SAMPLES
+    return less if rare or workers.step_s > enough_s else workers
+
+
+def _settings(view: RunView, workers: int) -> str:
+    """Return the settings of a loader with so many workers, which are started once."""
+    persistent = ", persistent_workers=True" if len(view.run.epoch_rows("train")) > 1 else ""
+    return f"num_workers={workers}{persistent}"
 
 
 def _where(workers: int) -> str:
     if workers == 0:
-        return ", which the training process loads itself"
+        return ", loaded in the training process"
     return f" from {format_count(workers, 'worker')}"
 
 
@@ -84,11 +114,9 @@ def _largest_part(view: RunView) -> _Part | None:
     slow = loader["slow_samples"]
     if slow and loader["slow_share"] >= _MUCH_IN_SLOW_SAMPLES:
         worst = slow[0]
-        text = (
-            f"a few slow samples (the slowest, index {worst['index']}: "
-            f"{format_duration(worst['took_s'])}) take {format_share(loader['slow_share'])} of it"
-        )
-        return _Part("slow_samples", f"in loading, {text}", loader["slow_share"])
+        took = format_duration(worst["took_s"])
+        text = f"a few slow samples (index {worst['index']}: {took}) take"
+        return _Part(_SLOW_SAMPLES, text, "repair or drop these samples", loader["slow_share"])
     shares: dict[tuple[str, str], float] = defaultdict(float)
     lines: dict[tuple[str, str], str | None] = {}
     for each in loader["parts"]:
@@ -102,9 +130,10 @@ def _largest_part(view: RunView) -> _Part | None:
     (kind, name), share = max(shares.items(), key=lambda each: each[1])
     if share < _MUCH_OF_LOADING:
         return None
-    cause, text = _PART_TEXTS[kind]
-    said = text.format(name=name, line=lines[kind, name], share=format_share(share))
-    return _Part(cause, said.replace("of it", "of loading"), share)
+    cause, text, change = _PARTS[kind]
+    line = lines[kind, name] or "the data set"
+    said, advice = (each.format(name=name, line=line) for each in (text, change))
+    return _Part(cause, said, advice, share)
 
 
 def _evidence(view: RunView, part: _Part | None) -> tuple[str, ...]:
@@ -134,7 +163,7 @@ def _evidence(view: RunView, part: _Part | None) -> tuple[str, ...]:
             for each in loader["parts"][:4]
         ]
         evidence.append(f"loading: {', '.join(largest)}")
-    if part is not None and part.cause == "slow_samples" and loader is not None:
+    if part is not None and part.cause == _SLOW_SAMPLES and loader is not None:
         slow = [
             f"{each['index']} ({format_duration(each['took_s'])})"
             for each in loader["slow_samples"][:5]
@@ -147,6 +176,8 @@ def restarted_workers(view: RunView) -> Finding | None:
     """Report the time that starting the workers again takes in every epoch."""
     wall_s, spent_s = view.run.summary.get("wall_s"), restart_s(view)
     if not wall_s or not view.workers or spent_s < _MUCH_RESTARTING * wall_s:
+        return None
+    if too_many_workers(view) is not None:  # which recommends the same
         return None
     epochs = len(view.run.epoch_rows("train")) - 1
     return Finding(
@@ -166,18 +197,16 @@ def too_many_workers(view: RunView) -> Finding | None:
     model = step_model(view)
     if model is None or model.workers <= _TOO_MANY * model.cpus:
         return None
-    best = max(1, model.best_workers())
-    spared = 1 - best / model.workers
-    saves_s = restart_s(view) * spared
+    best, again_s = max(1, model.best_workers()), restart_s(view)
     return Finding(
         "too_many_workers",
         f"{model.workers} workers share {format_count(model.cpus, 'CPU')} with the training: "
         f"{best} would load as fast.",
-        (f"workers start in {format_duration(restart_s(view))} after the first epoch",),
+        (f"starting them again takes {format_duration(again_s)} after the first epoch",),
         view.again("workers"),
-        max(0.05, saves_s / (view.run.summary.get("wall_s") or 1.0)),
-        saves_s=saves_s,
-        change=f"set num_workers={best}",
+        min(1.0, max(0.05, again_s / (view.run.summary.get("wall_s") or 1.0))),
+        saves_s=again_s,
+        change=f"set {_settings(view, best)}",
     )
 
 

@@ -53,7 +53,7 @@ def large_transfer(view: RunView) -> Finding | None:
 def unattributed(view: RunView) -> Finding | None:
     """Report that much of a step is in no phase."""
     share = view.share("other")
-    if share < _MUCH_OTHER or work_in_loop(view) is not None:
+    if share < _MUCH_OTHER or work_in_loop(view):
         return None
     text = (
         f"{format_share(share)} of the time is in no phase of training: look for metrics, logging "

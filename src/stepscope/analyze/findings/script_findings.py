@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.records.types import StackTime
@@ -10,82 +12,109 @@ from stepscope.units import format_duration, format_share
 
 _MUCH = 0.05  # of the wall time
 _FEWEST_SAMPLES = 5
+_OF_THE_LARGEST = 0.2  # the least of a further line that belongs to the same work
+_RARER = 50  # steps
 
-# The cause, what the text says, and what to change, by the activity of samples.
+
+class _Cause(NamedTuple):
+    """What the text says, what to change, and which share of the time that saves."""
+
+    name: str
+    what: str
+    change: str
+    saves: float | None = 1.0
+
+
 _CAUSES = {
-    "synchronising read": (
+    "synchronising read": _Cause(
         "synchronising_reads",
         "Reading values from tensors",
-        "read values once in 50 steps or so, or keep them on the device",
+        f"read them once in {_RARER} steps or so",
+        1 - 1 / _RARER,
     ),
-    "logging": ("logging_in_loop", "Logging", "log once in 50 steps or so"),
-    "metric": ("metrics_in_loop", "Computing metrics", "compute metrics once an epoch"),
-    "gradient clipping": (
-        "gradient_clipping",
-        "Gradient clipping",
-        "use clip_grad_norm_ with foreach=True",
+    "logging": _Cause(
+        "logging_in_loop", "Logging", f"log once in {_RARER} steps or so", 1 - 1 / _RARER
     ),
-    "scheduler": ("scheduler_in_loop", "The scheduler", "step the scheduler once an epoch"),
-    "garbage collection": (
-        "garbage_collection",
-        "Garbage collection",
-        "leave out gc.collect() in the loop",
+    "metric": _Cause("metrics_in_loop", "Computing metrics", "compute them once an epoch"),
+    "garbage collection": _Cause(
+        "garbage_collection", "Garbage collection", "leave out gc.collect() in the loop"
     ),
-    "compilation": (
-        "compilation",
-        "Compiling",
-        "keep shapes and types constant so that nothing is compiled again",
+    # Training may need these, so nothing is promised.
+    "gradient clipping": _Cause(
+        "gradient_clipping", "Gradient clipping", "clip only if training needs it", None
+    ),
+    "scheduler": _Cause(
+        "scheduler_in_loop", "The scheduler", "step the scheduler once an epoch", None
     ),
 }
+_OTHERWISE_FOUND = ("checkpoint", "compilation", "import")
+_LINES = ""  # the group of lines whose activity is unknown
 _EACH_STEP = ("other", "forward", "optimizer", "backward")
 
 
-def work_in_loop(view: RunView) -> Finding | None:
-    """Report the activity, or the line, that takes most of the time outside the phases."""
-    summary = view.run.summary
-    wall_s, stacks, phases = summary.get("wall_s"), summary.get("stacks"), summary.get("phases")
-    if not wall_s or not stacks or not phases:
-        return None
+def work_in_loop(view: RunView) -> list[Finding]:
+    """Report each activity, and the lines, that take much of the run outside the phases."""
+    wall_s, phases = view.run.summary.get("wall_s"), view.run.summary.get("phases")
+    if not wall_s or not phases:
+        return []
+    return [
+        finding
+        for activity, group in _groups(view).items()
+        if (finding := _finding(view, activity, group, wall_s)) is not None
+    ]
+
+
+def _groups(view: RunView) -> dict[str, list[StackTime]]:
     groups: dict[str, list[StackTime]] = defaultdict(list)
-    for each in stacks:
-        named = each["activity"] in _CAUSES
-        if each["where"] == "other" and each["activity"] != "checkpoint":
-            groups[each["activity"] if named else each["line"] or "?"].append(each)  # type: ignore[index]
-        elif each["where"] in _EACH_STEP and named:
-            groups[str(each["activity"])].append(each)
-    if not groups:
+    for each in view.run.summary.get("stacks") or ():
+        activity = each["activity"]
+        if activity in _CAUSES and each["where"] in _EACH_STEP:
+            groups[activity].append(each)
+        elif activity not in _OTHERWISE_FOUND and each["where"] == "other" and each["line"]:
+            groups[_LINES].append(each)
+    return groups
+
+
+def _finding(view: RunView, activity: str, group: list[StackTime], wall_s: float) -> Finding | None:
+    if not activity:
+        group = [e for e in group if e["total_s"] >= _OF_THE_LARGEST * group[0]["total_s"]]
+    total_s = _scaled_s(view, group)
+    if sum(e["samples"] for e in group) < _FEWEST_SAMPLES or total_s < _MUCH * wall_s:
         return None
-    name, largest = max(groups.items(), key=lambda group: sum(e["total_s"] for e in group[1]))
-    total_s = _scaled_s(view, largest)
-    if sum(e["samples"] for e in largest) < _FEWEST_SAMPLES or total_s < _MUCH * wall_s:
-        return None
-    lines = list(dict.fromkeys(e["line"] for e in largest if e["line"]))
-    cause, what, change = _CAUSES.get(
-        name,
-        ("work_in_loop", f"The code at {name}", "move it out of the loop, or do it less often"),
-    )
-    at = f" ({', '.join(lines[:2])})" if name in _CAUSES and lines else ""
+    lines = " and ".join(list(dict.fromkeys(e["line"] for e in group if e["line"]))[:2])
+    if activity:
+        cause = _CAUSES[activity]
+        what = f"{cause.what} ({lines})" if lines else cause.what
+    else:
+        cause = _Cause("work_in_loop", "", "move it out of the loop, or do it less often")
+        what = f"The code at {lines}"
     return Finding(
-        cause,
-        f"{what}{at} takes {format_share(total_s / wall_s)} of the run, inside the training loop.",
-        tuple(
-            f"{e['line']}: `{e['code']}`, about {format_duration(e['total_s'])}"
-            for e in largest[:3]
-            if e["line"]
-        ),
+        cause.name,
+        f"{what} takes {format_share(total_s / wall_s)} of the run, inside the training loop.",
+        tuple(_evidence(group)),
         None,
-        total_s / wall_s,
-        saves_s=total_s,
-        change=change,
+        min(1.0, total_s / wall_s),
+        saves_s=None if cause.saves is None else cause.saves * total_s,
+        change=cause.change,
     )
+
+
+def _evidence(group: list[StackTime]) -> Iterator[str]:
+    for each in group[:3]:
+        where = f"{each['line']}: `{each['code']}`" if each["line"] else f"in `{each['where']}`"
+        yield f"{where}, about {format_duration(each['total_s'])}"
 
 
 def _scaled_s(view: RunView, group: list[StackTime]) -> float:
-    """Return the time of samples; in `other`, which is timed exactly, their share of that."""
-    stacks = view.run.summary.get("stacks") or []
+    """Return what a group costs: its share of `other`, which is timed exactly, and the rest.
+
+    Beside an asynchronous device, the host's work costs no more than the device's idle time.
+    """
+    summary = view.run.summary
+    stacks, phases = summary.get("stacks") or [], summary.get("phases") or {}
     sampled_s = sum(each["total_s"] for each in stacks if each["where"] == "other")
-    phases = view.run.summary.get("phases") or {}
     other_s = phases["other"]["mean_s"] * len(view.run.steps) if "other" in phases else 0.0
     inside = sum(each["total_s"] for each in group if each["where"] == "other")
     outside = sum(each["total_s"] for each in group if each["where"] != "other")
-    return outside + (inside / sampled_s * other_s if sampled_s else 0.0)
+    total_s = outside + (inside / sampled_s * other_s if sampled_s else 0.0)
+    return total_s if view.idle_device_s is None else min(total_s, view.idle_device_s)

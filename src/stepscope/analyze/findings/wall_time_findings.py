@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from stepscope.analyze.findings.finding import Finding, RunView
-from stepscope.analyze.step_model import restart_s
 from stepscope.units import format_count, format_duration, format_share
 
 _MUCH = 0.05
 _MUCH_EVALUATION = 0.3  # of a run that evaluates once an epoch, which is usual
 _WANTED_EVALUATION = 0.1
 _OFTEN = 1.5  # evaluations for each epoch
-_RARER = 10  # times rarer checkpoints
+_RARER = 10  # times
+_FEW = 3  # evaluations of a run without epochs
 
 
 def frequent_evaluation(view: RunView) -> Finding | None:
@@ -24,7 +24,10 @@ def frequent_evaluation(view: RunView) -> Finding | None:
     if not wall_s or not rows or total_s < _MUCH * wall_s:
         return None
     share = total_s / wall_s
-    if len(rows) > _OFTEN * epochs:
+    if epochs == 1 and len(rows) > _FEW:
+        saves_s = total_s * (1 - 1 / _RARER)
+        change = f"evaluate {_RARER} times less often"
+    elif len(rows) > _OFTEN * epochs and epochs > 1:
         saves_s = total_s * (1 - epochs / len(rows))
         change = "evaluate once an epoch"
     elif share > _MUCH_EVALUATION and epochs > 1:
@@ -85,7 +88,6 @@ def gaps_between_epochs(view: RunView) -> Finding | None:
         (
             f"{format_count(len(gaps), 'pause')} of {format_duration(total_s / len(gaps))} on "
             "average, evaluations and checkpoints not counted",
-            f"starting workers again: {format_duration(restart_s(view))}",
         ),
         None,
         total_s / wall_s,
