@@ -118,6 +118,7 @@ def summarize(run: Run, measured: Measured) -> Summary:
         "stacks": measured.script.get("stacks"),
         "loader": measured.script.get("loader"),
         "checkpoints": measured.script.get("checkpoints"),
+        "steps_inferred": measured.script.get("steps_inferred", False),
         "wall_time": wall_spans(run, measured.wall_s),
     }
     if ranks := [figures_of_rank(rank) for rank in ranks_of(run)]:

@@ -16,8 +16,8 @@ spans may be nested.
 | CALLED | whether gradients were enabled | |
 | BACKWARD | | |
 | BACKWARD_DONE | | the loss, or a function that reads it later, or None |
-| STEP | the optimiser's id | |
-| STEPPED | the optimiser's id | the second clock |
+| STEP | the optimiser's id; negative if the update was inferred | |
+| STEPPED | as STEP | the second clock |
 | ZERO, ZEROED | | |
 | MADE | the id of a new optimiser | |
 | CLOCKS | | the second clock, before any other event |
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from stepscope.meter.step_rows import Load, LoadTiming
     from stepscope.trace.allreduce_hooks import AllreduceWatch
     from stepscope.trace.loader_profile import LoaderWork
+    from stepscope.trace.weight_watch import WeightWatch
 
 ITERATE, ITERATED, FETCH, FETCHED, EXHAUSTED, DROPPED = range(6)
 MOVE, MOVED, CALL, CALLED, BACKWARD, BACKWARD_DONE = range(6, 12)
@@ -88,6 +89,7 @@ class EventBuffer:
 
     queue: DeviceQueue | None = None  # of the device that the script trains on
     fields: list[Any] = field(default_factory=list)
+    flushed: int = 0  # the number of fields flushed so far
 
     def record(self, kind: int, subject: Any = None, detail: Any = None) -> None:
         """Append an event that happens now."""
@@ -97,6 +99,7 @@ class EventBuffer:
     def flush(self) -> list[Any]:
         """Return the recorded fields and clear the buffer."""
         fields = self.fields[:]
+        self.flushed += len(fields)
         self.fields.clear()  # hooks hold on to this very list
         return fields
 
@@ -129,6 +132,11 @@ class HookState:
     roots: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
     weightless: set[int] = field(default_factory=set)
     awaits_backward: bool = False
+    # Infers updates while the script has made no optimiser; the number of these updates, and the
+    # time that took.
+    weights: WeightWatch | None = None
+    inferred_updates: int = 0
+    inferring_ns: int = 0
 
     # The traced thread. It is only compared if there are several: that takes 0.7 us a step.
     thread: int = field(default_factory=get_ident)

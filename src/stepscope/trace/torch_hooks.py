@@ -34,6 +34,7 @@ from stepscope.trace.event_buffer import HookState
 from stepscope.trace.patches import Patches
 from stepscope.trace.sample_count import samples_of_call
 from stepscope.trace.transfer_hooks import watch_transfers
+from stepscope.trace.weight_watch import STEPS_OF_ONE_FETCH, WeightWatch, unwrapped
 
 # Most calls have these fields; they share one object.
 _PLAIN_CALL = (True, True, None)  # the garbage collector skips plain tuples
@@ -44,9 +45,6 @@ _CARRIES_DATA_ONLY = "QueueFeederThread"
 # Optimisers that wrap another one and step it when gradients are complete. Their time is optimiser
 # time, but only the inner step is an update.
 _PASSES_STEPS_ON = ("accelerate.optimizer",)
-
-# After more steps than this without a fetch, the loop has no loader.
-_STEPS_OF_ONE_FETCH = 8
 
 # The number of updates by one optimiser before another one can replace it.
 _STEPS_BEFORE_ANOTHER = 2
@@ -67,6 +65,7 @@ def install(state: HookState) -> Patches:
     patches.replace(torch.serialization, "save", functools.partial(_save, state))
     patches.replace(torch, "save", lambda original: torch.serialization.save)
     _watch_optimizers(state, patches)
+    state.weights = WeightWatch(state, patches, functools.partial(_backward, state))
     return patches
 
 
@@ -124,8 +123,11 @@ def _call(state: HookState, original: Any) -> Any:
         grad, identity = is_grad_enabled(), id(module)
         if grad and identity not in state.roots:
             _register_root(state, module)
-        if not (grad and state.counted) and is_compiling():  # an export; a slower check
-            return original(module, *args, **kwargs)
+        if not (grad and state.counted):
+            if is_compiling():  # an export; a slower check
+                return original(module, *args, **kwargs)
+            if state.weights is not None:
+                state.weights.look()
         if identity in state.loops or (state.awaits_backward and identity in state.weightless):
             return original(module, *args, **kwargs)
         state.busy, state.calling = True, identity
@@ -248,8 +250,8 @@ def _loss(state: HookState, tensors: Any) -> Any:
         if not losses or None in losses:
             return None
         return losses[0] if len(losses) == 1 else lambda: sum(map(value_of, losses))
-    root = tensors
-    if not isinstance(root, torch.Tensor) or root.numel() != 1 or root.is_complex():
+    root = unwrapped(tensors) if isinstance(tensors, torch.Tensor) else None
+    if root is None or root.numel() != 1 or root.is_complex():
         return None
     if state.scaled is not None:
         identity, unscaled = state.scaled
@@ -323,6 +325,8 @@ def _watch_optimizers(state: HookState, patches: Patches) -> None:
             if getattr(cls.step, "stepscope", None) != "update":
                 patches.replace(cls, "step", update)
             if get_ident() == state.thread:
+                if state.weights is not None:
+                    state.weights.stop()
                 state.updated_by = ()
                 state.optimizers[id(optimizer)] = weakref.ref(optimizer)
                 state.beside.discard(id(optimizer))  # another one, at the same address
@@ -415,7 +419,7 @@ def _update(state: HookState, original: Any) -> Any:
             state.in_step -= 1
             is_outermost, before = not state.in_step, state.updated_by
             is_first = not before or identity in before
-            has_no_loader = state.steps - state.steps_at_fetch > _STEPS_OF_ONE_FETCH
+            has_no_loader = state.steps - state.steps_at_fetch > STEPS_OF_ONE_FETCH
             if has_no_loader and is_first and is_outermost:
                 state.at_boundary()
             mark = buffer.queue and buffer.queue.mark()

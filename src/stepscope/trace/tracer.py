@@ -40,6 +40,7 @@ from stepscope.trace.detect.row_builder import CommunicationTime, PlainRows
 from stepscope.trace.detect.steps import StepDetector
 from stepscope.trace.event_buffer import EventBuffer, HookState
 from stepscope.trace.stack_sampler import Parts, Span, StackSampler
+from stepscope.trace.weight_watch import UPDATES_NOT_TIMED
 
 
 @dataclass
@@ -150,6 +151,8 @@ class Tracer:
         """Remove the hooks, write all rows, and return the tracing cost."""
         self._sampler.stop()
         self._close_window()
+        if self._hooks.weights is not None:
+            self._hooks.weights.look(at_end=True)
         self._patches.undo()
         if self.trouble is None:
             try:
@@ -178,6 +181,7 @@ class Tracer:
                 "stacks": self._sampler.times(self._writer.spans, self.origin_ns),
                 "loader": self._hooks.loader_profile.figures(),
                 "checkpoints": self._checkpoints(),
+                "steps_inferred": self._hooks.inferred_updates > 0,
             },
         }
         if absent := self._absent():
@@ -211,6 +215,8 @@ class Tracer:
             absent["communication"] = self._hooks.allreduce.reason
         if self._hooks.cpu_from_steps:
             absent["load_cpu_s"] = CPU_LEFT_OUT
+        if self._hooks.inferred_updates:
+            absent["optimizer_s"] = UPDATES_NOT_TIMED
         return absent
 
     def abandon(self) -> None:
@@ -307,7 +313,8 @@ class Tracer:
             call(idle)
 
         event_s = seconds(1) * cost_amid_work_ns(record_a_call) / 2
-        own_s = seconds(self.own_ns + self._hooks.allreduce.own_ns)
+        hooks_ns = self._hooks.allreduce.own_ns + self._hooks.inferring_ns
+        own_s = seconds(self.own_ns + hooks_ns)
         tracker = self._writer.detector.tracker
         events, steps, steps_s = self._writer.events, tracker.steps, seconds(tracker.rows.steps_ns)
         overhead_s = None

@@ -1,4 +1,4 @@
-"""Findings on the course of a run: start-up, outliers, drift and throttling."""
+"""Findings on the course of a run: start-up, outliers, drift, throttling, inferred steps."""
 
 from __future__ import annotations
 
@@ -131,6 +131,21 @@ def throttling(view: RunView) -> Finding | None:
         tuple(evidence),
         "stepscope doctor",
         share,
+    )
+
+
+def inferred_steps(view: RunView) -> Finding | None:
+    """Report steps that were inferred: the script has no optimiser of torch."""
+    summary = view.run.summary
+    if not summary.get("steps_inferred"):
+        return None
+    return Finding(
+        "inferred_steps",
+        "The steps are inferred: no torch optimiser stepped, but weights changed after backward "
+        "passes.",
+        (f"optimizer_s: {(summary.get('absent') or {}).get('optimizer_s', 'not measured')}",),
+        None,
+        0.0,
     )
 
 
