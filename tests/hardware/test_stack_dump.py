@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -34,14 +36,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         """Start a process; return the pid that it prints, and its file."""
         stacks = tmp_path / "stacks"
         command = [sys.executable, "-c", BEGIN + code, str(stacks)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
         started.append(process)
         assert process.stdout is not None
         return int(process.stdout.readline()), StackDumpFile(stacks)
 
     yield start_process
     for process in started:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 

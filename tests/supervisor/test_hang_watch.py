@@ -58,8 +58,8 @@ class Samples(Dataset):
 def hold_up():
     pass
 
-def train(workers=0, after_step=lambda: None):
-    for images, labels in DataLoader(Samples(), 4, num_workers=workers):
+def train(workers=0, after_step=lambda: None, **loader):
+    for images, labels in DataLoader(Samples(), 4, num_workers=workers, **loader):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(images), labels).backward()
         optimizer.step()
@@ -73,6 +73,27 @@ def hold_up():
 
 lock.acquire()
 train(workers=2)
+"""
+
+A_SLEEPY_DATASET = """
+import time
+import torch
+
+class Sleepy(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        if index >= 12:
+            time.sleep(600)
+        return torch.ones(4), 0
+"""
+
+A_SPAWNED_WORKER = """
+if __name__ == "__main__":
+    from sleepy import Sleepy
+    Samples = Sleepy
+    train(workers=1, multiprocessing_context="spawn")
 """
 
 A_STOPPED_WORKER = """
@@ -106,11 +127,13 @@ train(after_step=lambda: dist.all_reduce(torch.ones(1)))
 """
 
 
-def trace_until_hang(stepscope: Stepscope, script: str, *arguments: str) -> tuple[Answer, Any]:
+def trace_until_hang(
+    stepscope: Stepscope, script: str, *arguments: str, warm: bool = True
+) -> tuple[Answer, Any]:
     """Trace a script that hangs and is stopped; return the answer and the event."""
     (stepscope.folder / "train.py").write_text(BEGIN + script)
     flags = ("--hang-after", "1s", "--on-hang", "stop", "--energy", "off")
-    answer = stepscope("trace", *flags, "train.py", *arguments)
+    answer = stepscope("trace", *flags, "train.py", *arguments, warm=warm)
     run = load_run(stepscope.folder / "runs/latest")
     [event] = [each for each in run.events if each["event"] == "hang"]
     check("events.jsonl", event)
@@ -139,6 +162,15 @@ def test_a_worker_that_waits_for_a_lock_held_at_the_fork(stepscope: Stepscope) -
     assert "held when the process was forked" in event["text"]
     assert "multiprocessing_context='spawn'" in event["advice"]
     assert "hold_up: with lock:" in answer.err
+
+
+@pytest.mark.long
+def test_a_worker_that_was_spawned_writes_its_stacks_too(stepscope: Stepscope) -> None:
+    (stepscope.folder / "sleepy.py").write_text(A_SLEEPY_DATASET)
+    _, event = trace_until_hang(stepscope, A_SPAWNED_WORKER, warm=False)
+    [_, worker] = event["processes"]
+    assert (worker["role"], worker["waits_for"]) == ("loader worker", "sleep")
+    assert any("sleepy.py:__getitem__" in place for place in places(worker))
 
 
 def test_a_worker_that_is_stopped_by_a_signal(stepscope: Stepscope) -> None:
@@ -214,10 +246,9 @@ def make(**_):
 
 
 def test_a_training_of_ours_that_hangs_is_stopped(
-    stepscope: Stepscope, tiny: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+    stepscope: Stepscope, tiny: tuple[object, ...]
 ) -> None:
     (stepscope.folder / "hanging_net.py").write_text(A_NETWORK_THAT_HANGS)
-    monkeypatch.setenv("PYTHONPATH", str(stepscope.folder))
     flags = ("--model", "hanging_net:make", "--hang-after", "1s", "--on-hang", "stop")
     answer = stepscope("run", *tiny, *flags)
     run = load_run(stepscope.folder / "runs/latest")

@@ -15,7 +15,7 @@ from stepscope.hardware.procfs import bytes_of
 from stepscope.records.types import KernelWait
 
 PIPE, SOCKET, LOCK, SLEEP, DISK = "pipe", "socket", "lock", "sleep", "disk"
-CHILD, TERMINAL, STOPPED = "child process", "terminal", "stopped"
+CHILD, TERMINAL, STOPPED, ENDED = "child process", "terminal", "stopped", "ended"
 
 _MOST_THREADS = 256
 
@@ -74,6 +74,8 @@ class _Waiting:
     def waits_for(self) -> str | None:
         if self.state in "Tt":
             return STOPPED
+        if self.state == "Z":
+            return ENDED
         if self.call in _ON_A_FILE and self.target is not None:
             return _kind_of_file(self.target)
         if self.call in _WAITS_OF_CALLS:
@@ -107,9 +109,16 @@ def kernel_waits(pid: int) -> list[KernelWait]:
             "call": waiting.call,
             "target": waiting.target,
             "function": waiting.function,
+            "stack": _kernel_stack(pid) if waiting is main else None,
         }
         for waiting, count in counted
     ]
+
+
+def _kernel_stack(pid: int) -> list[str] | None:
+    """Return the kernel's functions that the main thread is in; None if only root may know."""
+    lines = bytes_of(f"/proc/{pid}/stack").decode("ascii", "replace").splitlines()
+    return [line.rpartition(" ")[2].partition("+")[0] for line in lines] or None
 
 
 def _waiting(pid: int, thread: int) -> _Waiting:

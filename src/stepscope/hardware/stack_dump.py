@@ -39,9 +39,17 @@ _LOOK_EVERY_S = 0.01
 # --- In the process
 
 
+_installed: list[Path] = []  # in this process, or in the one that it was forked from
+
+
+def installed_stack_dump() -> Path | None:
+    """Return the file of this process, for those that it starts without a fork."""
+    return _installed[0] if _installed else None
+
+
 def install_stack_dump(path: Path) -> int | None:
     """Write the stacks to a file on a signal; return its descriptor, or None if that cannot be."""
-    if sys.platform != "linux":
+    if sys.platform != "linux" or _installed:
         return None
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -53,6 +61,7 @@ def install_stack_dump(path: Path) -> int | None:
         return None
     dump.give_way(signal, "signal")
     dump.give_way(faulthandler, "register")
+    _installed.append(path)
     return file
 
 

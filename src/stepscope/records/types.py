@@ -910,7 +910,8 @@ class ThreadStack(TypedDict):
 class KernelWait(TypedDict):
     """Threads of a process that wait in the same place, as Linux tells.
 
-    `state` is that of `ps`, `call` the system call, `target` its file, `function` the kernel's.
+    `state` is that of `ps`, `call` the system call, `target` its file, `function` the kernel's, and
+    `stack` those of the main thread; None if this machine does not tell.
     """
 
     thread: str
@@ -920,6 +921,7 @@ class KernelWait(TypedDict):
     call: str | None
     target: str | None
     function: str | None
+    stack: list[str] | None
 
 
 class HangingProcess(TypedDict):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from stepscope.hardware.kernel_waits import (
     CHILD,
     DISK,
+    ENDED,
     LOCK,
     PIPE,
     SLEEP,
@@ -202,6 +203,12 @@ def _loader_cause(workers: Sequence[HangingProcess]) -> HangCause:
         return HangCause(
             f"{waiting}, and all loader workers wait for work: a batch was lost on its way.",
             "Set num_workers=0 to find out whether the loader's own code swallows an error.",
+        )
+    ended = [each for each in held if each["waits_for"] == ENDED]
+    if ended:
+        return HangCause(
+            f"{waiting}, and {_names(ended)} {'has' if len(ended) == 1 else 'have'} ended.",
+            "Set num_workers=0 to see the worker's error in the script itself.",
         )
     kind = held[0]["waits_for"]
     same = [each for each in held if each["waits_for"] == kind]

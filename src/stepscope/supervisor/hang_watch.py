@@ -284,24 +284,30 @@ class HangWatch:
 
 @dataclass
 class _TreeUse:
-    """What a process tree has used since this object was made: CPU time, and bytes moved."""
+    """What a process tree has used since this object was made: CPU time, and bytes moved.
+
+    A process that could run, but gets no CPU of a busy machine, counts as one that runs.
+    """
 
     process: psutil.Process
     processes: int = 1
     _cpu_s: float = 0.0
     _bytes: float = 0.0
     _before: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _read_at: float = field(default_factory=time.monotonic)
 
     def read(self) -> tuple[float, float]:
         """Return both, those of processes that have ended included."""
         now: dict[int, tuple[float, float]] = {}
+        passed_s, self._read_at = time.monotonic() - self._read_at, time.monotonic()
         with contextlib.suppress(psutil.Error):
             for each in (self.process, *descendants(self.process)):
                 with contextlib.suppress(psutil.Error):
                     now[each.pid] = _used(each)
         for pid, (cpu_s, moved) in now.items():
             cpu_before_s, moved_before = self._before.get(pid, (0.0, 0.0))
-            self._cpu_s += max(0.0, cpu_s - cpu_before_s)
+            runs_s = passed_s if process_state(pid) == "R" else 0.0
+            self._cpu_s += max(runs_s, cpu_s - cpu_before_s)
             self._bytes += max(0.0, moved - moved_before)
         self._before, self.processes = now, len(now)
         return self._cpu_s, self._bytes

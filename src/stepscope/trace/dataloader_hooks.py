@@ -20,6 +20,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from stepscope.hardware.stack_dump import install_stack_dump, installed_stack_dump
 from stepscope.meter.clock import now_ns, other_clock_ns, own_cpu_ns, worker_cpu_ns
 from stepscope.meter.step_rows import Load, LoadTiming
 from stepscope.trace import event_buffer as e
@@ -50,11 +51,14 @@ class TimedStart:
 
     def __init__(self, user_init: Callable[[int], Any] | None) -> None:
         self.user_init = user_init
+        self.stacks = installed_stack_dump()
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it creates its fetcher."""
         profile = LoaderProfile()
         profile.sample_this_thread()
+        if self.stacks is not None:  # a forked worker has it already
+            install_stack_dump(self.stacks)
         for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
             fetcher.fetch = _timed(fetcher.fetch, profile)  # type: ignore[method-assign]
         if self.user_init is not None:
