@@ -50,9 +50,9 @@ def not_permitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_pages_that_are_advised_out_are_gone_and_come_back_by_reading(files, not_permitted):
     assert resident_share(files) == 1.0, "they were just written"
     cold = make_cold(files)
-    assert (cold.how, cold.files, cold.bytes) == ("advised", 2, 2 * SIZE_BYTES)
-    assert cold.cold_share == 1.0, "what was not yet on the disk was brought there first"
-    assert str(not_permitted) in cold.reason
+    assert (cold["how"], cold["files"], cold["bytes"]) == ("advised", 2, 2 * SIZE_BYTES)
+    assert cold["cold_share"] == 1.0, "what was not yet on the disk was brought there first"
+    assert str(not_permitted) in cold["reason"]
     files[0].read_bytes()
     assert resident_share(files) == pytest.approx(0.5)
     files[1].read_bytes()
@@ -62,8 +62,8 @@ def test_pages_that_are_advised_out_are_gone_and_come_back_by_reading(files, not
 @pytest.mark.skipif(not os.access(page_cache.DROP_CACHES, os.W_OK), reason="not permitted here")
 def test_where_it_is_permitted_the_whole_cache_is_dropped(files):
     cold = make_cold(files)
-    assert (cold.how, cold.reason) == ("dropped", None)
-    assert cold.cold_share == 1.0
+    assert (cold["how"], cold["reason"]) == ("dropped", None)
+    assert cold["cold_share"] == 1.0
     files[0].read_bytes()
     assert resident_share(files) == pytest.approx(0.5)
 
@@ -85,8 +85,8 @@ def test_somebody_else_s_file_is_not_taken_for_resident(files, monkeypatch, not_
     monkeypatch.setattr(os, "access", lambda *asked: False)
     assert resident_share(files) is None
     cold = make_cold(files)
-    assert (cold.how, cold.cold_share) == ("advised", None)
-    assert "only for files that you can write" in str(cold.reason)
+    assert (cold["how"], cold["cold_share"]) == ("advised", None)
+    assert "only for files that you can write" in str(cold["reason"])
 
 
 @pytest.mark.parametrize("size", [0, None])
@@ -94,8 +94,8 @@ def test_no_page_is_no_share(tmp_path, not_permitted, size):
     empty = tmp_path / "empty"
     empty.touch()
     cold = make_cold([] if size is None else [empty])
-    assert cold.cold_share is None
-    assert "empty" in str(cold.reason)
+    assert cold["cold_share"] is None
+    assert "empty" in str(cold["reason"])
 
 
 def test_files_in_memory_stay_there_and_the_share_says_so(not_permitted):
@@ -104,12 +104,12 @@ def test_files_in_memory_stay_there_and_the_share_says_so(not_permitted):
         pytest.skip("no /dev/shm here")
     try:
         shared.write_bytes(b"x" * SIZE_BYTES)
-        assert make_cold([shared]).cold_share == 0.0
+        assert make_cold([shared])["cold_share"] == 0.0
     finally:
         shared.unlink(missing_ok=True)
 
 
 def test_what_takes_no_advice_is_named(not_permitted):
     cold = make_cold([Path("/proc/self/status")])
-    assert cold.how is None
-    assert "/proc/self/status cannot be evicted" in str(cold.reason)
+    assert cold["how"] is None
+    assert "/proc/self/status cannot be evicted" in str(cold["reason"])

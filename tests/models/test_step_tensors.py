@@ -109,8 +109,8 @@ def test_the_peak_is_found_with_what_was_alive_then():
         "temporaries": 40,
     }
     assert memory.kept_bytes == 80
-    assert memory.phases[FORWARD].end_bytes == 180 + 100
-    assert memory.phases[OPTIMIZER].end_bytes == 100 + 100
+    assert memory.phases[FORWARD]["end_bytes"] == 180 + 100
+    assert memory.phases[OPTIMIZER]["end_bytes"] == 100 + 100
 
 
 def test_an_optimiser_that_needs_room_to_step_can_make_the_peak():

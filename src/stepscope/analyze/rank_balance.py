@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from stepscope.analyze.phase_shares import distribution
 from stepscope.records import schema
-from stepscope.records.run_reader import Run, load_run
+from stepscope.records.run_reader import Run, load_run, rank_folders
 from stepscope.records.table import Table
 from stepscope.records.types import PhaseTime, RankFigures, SlowestRank
 
 
 def ranks_of(run: Run) -> list[Run]:
     """Return the ranks of a distributed run, without those of an earlier start with more."""
-    found = (each for each in (run.path / schema.RANKS).glob("*") if each.name.isdecimal())
-    ranks = {int(each.name): each for each in found if (each / schema.RUN).is_file()}
     processes = run.spec.get("processes")
-    if processes == 1:
-        return []
-    return [
-        load_run(ranks[rank]) for rank in sorted(ranks) if processes is None or rank < processes
-    ]
+    return [] if processes == 1 else [*map(load_run, rank_folders(run.path, processes))]
 
 
 def slowest_by_phase(ranks: list[RankFigures]) -> dict[str, SlowestRank] | None:

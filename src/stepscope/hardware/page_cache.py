@@ -12,30 +12,16 @@ import mmap
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from stepscope.records.types import EvictedFiles
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 _PAGES_ONLY = "1"  # see proc(5): without directory entries and inodes
 
 
-@dataclass(frozen=True)
-class Cold:
-    """How files were evicted, and the share of them that was not in memory afterwards.
-
-    `how` is None if this system offers no way, `cold_share` if it is unknown. `reason` explains
-    this, and why files were only advised out.
-    """
-
-    how: Literal["dropped", "advised"] | None
-    files: int
-    bytes: int
-    cold_share: float | None
-    reason: str | None
-
-
-def make_cold(paths: Sequence[Path]) -> Cold:
+def make_cold(paths: Sequence[Path]) -> EvictedFiles:
     """Evict files from the page cache, after writing dirty pages to the disk."""
     how: Literal["dropped", "advised"] | None = "dropped"
     reasons = [_drop_all()]
@@ -45,13 +31,13 @@ def make_cold(paths: Sequence[Path]) -> Cold:
         reasons.append(problem)
     resident, unknown = _residency(paths)
     reasons.append(unknown)
-    return Cold(
-        how,
-        files=len(paths),
-        bytes=sum(path.stat().st_size for path in paths),
-        cold_share=None if resident is None else 1 - resident,
-        reason="; ".join(reason for reason in reasons if reason) or None,
-    )
+    return {
+        "how": how,
+        "files": len(paths),
+        "bytes": sum(path.stat().st_size for path in paths),
+        "cold_share": None if resident is None else 1 - resident,
+        "reason": "; ".join(reason for reason in reasons if reason) or None,
+    }
 
 
 def _drop_all() -> str | None:

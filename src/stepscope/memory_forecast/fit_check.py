@@ -16,7 +16,7 @@ from stepscope.memory_forecast.remedies import remedies
 from stepscope.memory_forecast.worker_memory import worker_bytes
 from stepscope.meter.device_memory import DeviceMemory
 from stepscope.models.step_tensors import StepMemory, UnlikeSteps
-from stepscope.records.types import BillItem, MemoryForecast, PhaseBytes, RemedyRecord
+from stepscope.records.types import BillItem, MemoryForecast, RemedyRecord
 from stepscope.settings import RunSpec
 from stepscope.train.activation_checkpointing import recomputing
 from stepscope.train.source_settings import data_source_of
@@ -62,9 +62,7 @@ class FitCheck:
             "fits": bill.fits,
             "peak_phase": self.step.peak_phase,
             "at_peak": dict(self.step.at_peak),
-            "phases": {
-                name: cast("PhaseBytes", asdict(phase)) for name, phase in self.step.phases.items()
-            },
+            "phases": dict(self.step.phases),
             "remedies": list(self.remedies),
             "remedies_reason": self.remedies_reason,
             "workers": self.workers,

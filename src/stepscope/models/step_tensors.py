@@ -17,6 +17,8 @@ from torch import nn, optim
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from stepscope.records.types import PhaseBytes
+
 Kind = Literal["parameters", "batch", "activations", "gradients", "temporaries"]
 KINDS: tuple[Kind, ...] = ("parameters", "batch", "activations", "gradients", "temporaries")
 
@@ -49,14 +51,6 @@ class StepLog:
 
 
 @dataclass(frozen=True)
-class ForecastPhaseMemory:
-    """The memory of a step's tensors in one phase: the peak, and at the end."""
-
-    peak_bytes: int
-    end_bytes: int
-
-
-@dataclass(frozen=True)
 class StepMemory:
     """The memory of a step's tensors: its peak by kind, and what is kept for the backward pass."""
 
@@ -65,7 +59,7 @@ class StepMemory:
     peak_phase: str
     at_peak: Mapping[str, int]
     kept_bytes: int
-    phases: Mapping[str, ForecastPhaseMemory]
+    phases: Mapping[str, PhaseBytes]
 
 
 @dataclass(frozen=True)
@@ -189,7 +183,7 @@ def add_up(log: StepLog, optimizer: OptimizerMemory) -> StepMemory:
     alive: dict[str, int] = dict.fromkeys(KINDS, 0)
     now = peak = 0
     peak_phase, at_peak, kept = FORWARD, dict(alive), 0
-    phases: dict[str, ForecastPhaseMemory] = {}
+    phases: dict[str, PhaseBytes] = {}
     ends = {end: phase for phase, end in log.phase_ends.items()}
     phase, phase_peak = FORWARD, 0
     for number, event in enumerate(log.events, 1):
@@ -202,13 +196,15 @@ def add_up(log: StepLog, optimizer: OptimizerMemory) -> StepMemory:
             peak, peak_phase, at_peak = now, phase, dict(alive)
         if number in ends:
             ended = ends[number]
-            phases[ended] = ForecastPhaseMemory(phase_peak + state_bytes, now + state_bytes)
+            phases[ended] = PhaseBytes(
+                peak_bytes=phase_peak + state_bytes, end_bytes=now + state_bytes
+            )
             if ended == FORWARD:
                 kept = alive["activations"]
             phase, phase_peak = BACKWARD, now
     stepping = now + optimizer.temporary_bytes(trained)
     after = now - alive["gradients"]
-    phases[OPTIMIZER] = ForecastPhaseMemory(stepping + state_bytes, after + state_bytes)
+    phases[OPTIMIZER] = PhaseBytes(peak_bytes=stepping + state_bytes, end_bytes=after + state_bytes)
     if stepping > peak:
         temporaries = alive["temporaries"] + stepping - now
         peak, peak_phase, at_peak = stepping, OPTIMIZER, {**alive, "temporaries": temporaries}

@@ -92,6 +92,13 @@ def load_run(path: str | Path, read: Callable[[Path], Table] = read_table) -> Ru
     return Run(*read_record(path, schema.RUN, "run"), read)
 
 
+def rank_folders(run: Path, world_size: int | None = None) -> list[Path]:
+    """List the folders of a run's ranks in their order, those below `world_size` if it is given."""
+    found = (each for each in (run / schema.RANKS).glob("*") if each.name.isdecimal())
+    ranks = {int(each.name): each for each in found if (each / schema.RUN).is_file()}
+    return [ranks[rank] for rank in sorted(ranks) if world_size is None or rank < world_size]
+
+
 def _read_events(path: Path) -> Iterator[RunEvent]:
     if not path.exists():
         return

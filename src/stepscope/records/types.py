@@ -399,15 +399,24 @@ class PhaseCounters(TypedDict):
     absent: dict[str, str]
 
 
-class ColdCache(TypedDict):
-    """How files were dropped from the page cache before an epoch, and how many stayed."""
+class EvictedFiles(TypedDict):
+    """How files were dropped from the page cache, and the share of them that was gone then.
 
-    epoch: int
+    `how` is None if this system offers no way, `cold_share` if it is unknown. `reason` explains
+    this, and why files were only advised out.
+    """
+
     how: str | None
     files: int
     bytes: int
     cold_share: float | None
     reason: str | None
+
+
+class ColdCache(EvictedFiles):
+    """How files were dropped before an epoch."""
+
+    epoch: int
 
 
 class RequestLatency(TypedDict):

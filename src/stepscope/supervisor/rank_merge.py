@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stepscope.records import run_reader, schema
 from stepscope.records.run_folder import RunFolder
+from stepscope.records.run_reader import rank_folders
 from stepscope.records.types import RunRecord, TrainingResult
 from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.supervisor.rank_tables import (
@@ -23,13 +24,6 @@ _WAIT_FOR_OTHERS_S = 60.0
 _WAIT_WHEN_FAILED_S = 15.0  # the launcher stops ranks that hang only when it knows of the failure
 _WAIT_WHEN_STOPPED_S = 5.0  # the launcher does not wait for ever
 KILLED = Outcome(schema.FAILED, "its supervising process was killed", 70)
-
-
-def rank_folders(run: Path, world_size: int | None = None) -> list[Path]:
-    """List the folders of a run's ranks in their order, those below `world_size` if it is given."""
-    found = (each for each in (run / schema.RANKS).glob("*") if each.name.isdecimal())
-    ranks = {int(each.name): each for each in found if (each / schema.RUN).is_file()}
-    return [ranks[rank] for rank in sorted(ranks) if world_size is None or rank < world_size]
 
 
 def wait_for_others(run: Path, world_size: int, own: Outcome, signals: StopSignals) -> None:

@@ -17,6 +17,7 @@ from stepscope.errors import DISK_FULL_ERRNOS, DataError, RequestError, Stepscop
 from stepscope.meter.step_rows import EpochTiming
 from stepscope.records import schema
 from stepscope.records.csv_log import keep_rows
+from stepscope.records.run_reader import rank_folders
 from stepscope.records.types import RecordedSpec
 from stepscope.train.epoch_plan import Position, Stage
 from stepscope.train.recorder import Tally
@@ -166,9 +167,8 @@ def folders_to_rewind(own: Path, run: Path, rank: int, world: int) -> list[Path]
     if rank != 0:
         return [own]
     first_old = world if own != run else 0
-    ranks = (each for each in (run / schema.RANKS).glob("*") if each.name.isdecimal())
-    old = [each for each in ranks if int(each.name) >= first_old]
-    return [own, *([run] if own != run else []), *sorted(old)]
+    old = [each for each in rank_folders(run) if int(each.name) >= first_old]
+    return [own, *([run] if own != run else []), *old]
 
 
 def forget_rows_after(

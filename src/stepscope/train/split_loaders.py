@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
@@ -206,7 +206,7 @@ def cold_epoch_hook(
 
     def before_epoch(epoch: int) -> None:
         if spec.page_cache == "cold-epochs" or (spec.page_cache == "cold" and epoch == 1):
-            messages.event("page_cache", epoch=epoch, **asdict(make_cold(files)))
+            messages.event("page_cache", epoch=epoch, **make_cold(files))
 
     return before_epoch
 

@@ -100,7 +100,7 @@ def test_every_design_trains_on_a_batch_of_one_image(shape):
     from stepscope.models.efficient_net import Efficient
 
     for proposal in take(12, limit=1e9, shape=shape):
-        design = read_design(proposal.values["model"])
+        design = read_design(proposal["values"]["model"])
         assert Efficient(design)(torch.zeros(1, *shape)).shape == (1, 10)
 
 
@@ -113,15 +113,15 @@ def take(count, recorded=(), *, limit=300.0, fixed=None, seed=3, shape=CIFAR):
     asked = Asked(SearchBudget({"cycles": limit}), Space(fixed or {}, 1000, shape), seed)
     given = propose(asked, list(recorded), found.append, cost)
     for proposal, tell in islice(given, count):
-        tell(1 / proposal.figures["cycles"])
+        tell(1 / proposal["figures"]["cycles"])
     return found
 
 
 def test_proposals_above_the_budget_are_recorded_and_not_given():
     found = take(6)
-    assert sum(each.fits for each in found) == 6
-    assert all(each.fits == (each.figures["cycles"] <= 300) for each in found)
-    assert not all(each.fits for each in found)
+    assert sum(each["fits"] for each in found) == 6
+    assert all(each["fits"] == (each["figures"]["cycles"] <= 300) for each in found)
+    assert not all(each["fits"] for each in found)
 
 
 @settings(max_examples=5, deadline=None)
@@ -132,8 +132,8 @@ def test_a_search_that_goes_on_proposes_what_it_would_have_proposed(stopped_afte
 
 
 def test_another_seed_proposes_nothing_that_this_one_does():
-    values = [each.values for each in take(8)]
-    assert not any(each.values in values for each in take(8, seed=4))
+    values = [each["values"] for each in take(8)]
+    assert not any(each["values"] in values for each in take(8, seed=4))
 
 
 @settings(max_examples=5, deadline=None)
@@ -141,7 +141,7 @@ def test_another_seed_proposes_nothing_that_this_one_does():
 def test_where_little_is_left_open_nothing_is_proposed_twice(stopped_after):
     fixed = {"model": "efficient:w64", "lr": 0.1, "weight_decay": 0.0}
     whole = take(18, fixed=fixed)  # 3 batch sizes, 3 momenta, 2 schedules: all there is
-    assert len({tuple(each.values.items()) for each in whole}) == len(whole) == 18
+    assert len({tuple(each["values"].items()) for each in whole}) == len(whole) == 18
     assert take(18, whole[:stopped_after], fixed=fixed) == whole
 
 
@@ -154,9 +154,9 @@ def test_when_everything_was_proposed_the_answer_is_no(monkeypatch):
 
 def test_what_somebody_has_fixed_is_not_searched():
     found = take(3, fixed={"lr": 0.1, "batch_size": 64})
-    assert all(not {"lr", "batch_size"} & each.values.keys() for each in found)
+    assert all(not {"lr", "batch_size"} & each["values"].keys() for each in found)
     assert all(
-        {"model", "momentum", "weight_decay", "schedule"} <= each.values.keys() for each in found
+        {"model", "momentum", "weight_decay", "schedule"} <= each["values"].keys() for each in found
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from stepscope.errors import AnswerIsNo, MissingExtraError
 from stepscope.experiments.search.search_budget import SearchBudget
 from stepscope.experiments.search.search_space import Space, suggest
-from stepscope.records.types import SettingValue
+from stepscope.records.types import DesignProposal, SettingValue
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -23,16 +23,6 @@ MOST_IN_A_ROW = 100
 _MOST_DRAWS = 1000  # of one proposal: the smallest spaces have a few dozen designs
 
 Figures = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A network and its training: as drawn, as settings of a run, and its estimated cost."""
-
-    drawn: dict[str, SettingValue]
-    values: dict[str, SettingValue]
-    figures: dict[str, float]
-    fits: bool
 
 
 @dataclass(frozen=True)
@@ -46,10 +36,10 @@ class Asked:
 
 def propose(
     asked: Asked,
-    recorded: Sequence[Proposal],
-    record: Callable[[Proposal], None],
+    recorded: Sequence[DesignProposal],
+    record: Callable[[DesignProposal], None],
     estimate: Callable[[str], Figures],
-) -> Iterator[tuple[Proposal, Callable[[float | None], None]]]:
+) -> Iterator[tuple[DesignProposal, Callable[[float | None], None]]]:
     """Yield designs within the budget, each with a function that takes its accuracy, if any.
 
     It is called in their order; a design that is requested before is proposed without it.
@@ -66,23 +56,28 @@ def propose(
         raise MissingExtraError("a search", str(error.name), "search") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize")
-    proposals: list[Proposal] = []
+    proposals: list[DesignProposal] = []
     while True:
         number = len(proposals)
         if number < len(recorded):
             proposal = recorded[number]
-            study.enqueue_trial(proposal.drawn)
+            study.enqueue_trial(proposal["drawn"])
             trial = study.ask()
             suggest(trial, asked.space)
         else:
-            trial, values = _draw(study, asked, [each.values for each in proposals])
+            trial, values = _draw(study, asked, [each["values"] for each in proposals])
             figures = dict(estimate(str(values.get("model") or asked.space.fixed["model"])))
-            proposal = Proposal(trial.params, values, figures, asked.budget.holds(figures))
+            proposal = {
+                "drawn": trial.params,
+                "values": values,
+                "figures": figures,
+                "fits": asked.budget.holds(figures),
+            }
             record(proposal)
         proposals.append(proposal)
-        for name, share in asked.budget.excess(proposal.figures).items():
+        for name, share in asked.budget.excess(proposal["figures"]).items():
             trial.set_constraint(name, share)
-        if not proposal.fits:
+        if not proposal["fits"]:
             study.tell(trial, state=TrialState.PRUNED)
             refuse_too_many(proposals, asked)
             continue
@@ -118,15 +113,15 @@ def _draw(
     raise AnswerIsNo(f"no new design is left after {len(before)} proposals. Lower --trials.")
 
 
-def refuse_too_many(proposals: Sequence[Proposal], asked: Asked) -> None:
+def refuse_too_many(proposals: Sequence[DesignProposal], asked: Asked) -> None:
     """Raise if the last proposals all exceed the budget; for a given network, the first."""
     budget, fixed = asked.budget, asked.space.fixed
     most = 1 if "model" in fixed else MOST_IN_A_ROW
     last = proposals[-most:]
-    if len(last) < most or any(proposal.fits for proposal in last):
+    if len(last) < most or any(proposal["fits"] for proposal in last):
         return
-    cheapest = min(proposals, key=lambda each: max(budget.excess(each.figures).values()))
-    figures = ", ".join(f"{name}={cheapest.figures[name]:g}" for name in budget.limits)
+    cheapest = min(proposals, key=lambda each: max(budget.excess(each["figures"]).values()))
+    figures = ", ".join(f"{name}={cheapest['figures'][name]:g}" for name in budget.limits)
     if "model" in fixed:
         raise AnswerIsNo(
             f"{fixed['model']} is above {budget}: it takes {figures}. Raise the budget, or "
@@ -134,5 +129,5 @@ def refuse_too_many(proposals: Sequence[Proposal], asked: Asked) -> None:
         )
     raise AnswerIsNo(
         f"no design was found within {budget}: {len(last)} in a row are above it. The nearest "
-        f"is {cheapest.values['model']} with {figures}. Raise the budget."
+        f"is {cheapest['values']['model']} with {figures}. Raise the budget."
     )

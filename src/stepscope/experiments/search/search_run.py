@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -17,7 +17,7 @@ from stepscope.analyze.search_result import merit
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments import sweep_run
 from stepscope.experiments.runners.runner import HERE, Runner
-from stepscope.experiments.search.proposals import Asked, Figures, Proposal, propose
+from stepscope.experiments.search.proposals import Asked, Figures, propose
 from stepscope.experiments.search.search_budget import SearchBudget
 from stepscope.experiments.search.search_space import check_space, space_of
 from stepscope.experiments.sweep_run import SweepListener, SweepRequest, TrialBench
@@ -25,6 +25,7 @@ from stepscope.experiments.workload import TrainingWorkload, dataset_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial, load_sweep, load_sweep_of
 from stepscope.records.types import (
+    DesignProposal,
     NetworkEstimate,
     RunnerPlace,
     SearchPlan,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 Candidate = TypeVar("Candidate")
 # Model, shape and classes as flags would give them, spatial factors, accelerator.
 EstimateModel = Callable[[str, str | None, str | None, str, str], NetworkEstimate]
-Judged = tuple[Proposal, float | None]  # and its accuracy, if known
+Judged = tuple[DesignProposal, float | None]  # and its accuracy, if known
 
 
 # --- Successive halving: many designs are trained briefly, the better half longer, and so on. Every
@@ -128,9 +129,8 @@ class DesignSearch:
         """
         space = space_of(info, self._training().spec({}))
         asked = Asked(SearchBudget(info["budget"]), space, info["seed"])
-        recorded = [Proposal(**each) for each in info["proposals"]]
         judged: list[Judged] = []
-        designs = propose(asked, recorded, self._record, self._figures)
+        designs = propose(asked, info["proposals"], self._record, self._figures)
         while len(judged) < info["design_count"]:
             at_once = min(info.get("at_once", 1), info["design_count"] - len(judged))
             some = list(islice(designs, at_once))
@@ -140,10 +140,11 @@ class DesignSearch:
             judged += come_to
         return judged
 
-    def _record(self, proposal: Proposal) -> None:
-        proposals = [*self.bench.folder.read_info()["proposals"], asdict(proposal)]
+    def _record(self, proposal: DesignProposal) -> None:
+        proposals = [*self.bench.folder.read_info()["proposals"], proposal]
         self.bench.folder.update_info(proposals=proposals)
-        self.listener.proposed(len(proposals), proposal.values, proposal.figures, proposal.fits)
+        values, figures, fits = proposal["values"], proposal["figures"], proposal["fits"]
+        self.listener.proposed(len(proposals), values, figures, fits)
 
     def _figures(self, model: str) -> dict[str, float]:
         info = self.bench.folder.read_info()
@@ -155,9 +156,9 @@ class DesignSearch:
             "peak_activation_bytes": float(found["peak_activation_bytes"]),
         }
 
-    def _train(self, proposals: list[Proposal], epochs: int, rung: int) -> list[Judged]:
+    def _train(self, proposals: list[DesignProposal], epochs: int, rung: int) -> list[Judged]:
         """Train designs for some epochs, unless they are recorded, and judge them."""
-        settings = [{**proposal.values, "epochs": epochs} for proposal in proposals]
+        settings = [{**proposal["values"], "epochs": epochs} for proposal in proposals]
         judged: list[Judged] = []
         for proposal, trial in zip(proposals, self.bench.have(settings, rung), strict=True):
             done = trial.status == schema.COMPLETED
@@ -176,7 +177,7 @@ class DesignSearch:
             "search": info["id"],
         }
         last = info["rungs"][-1]
-        final = {**proposal.values, "epochs": last, "validation": 0, "test_at": "end"}
+        final = {**proposal["values"], "epochs": last, "validation": 0, "test_at": "end"}
         bench = replace(self.bench, workload=replace(self._training(), choice=choice))
         [trial] = bench.have([final], len(info["rungs"]) + 1)
         return trial
@@ -196,7 +197,7 @@ class DesignSearch:
 
 def _best_first(judged: list[Judged]) -> list[Judged]:
     """Order designs, the first proposed of equals first."""
-    return sorted(judged, key=lambda each: merit(each[1], each[0].figures["energy_mj"]))
+    return sorted(judged, key=lambda each: merit(each[1], each[0]["figures"]["energy_mj"]))
 
 
 KIND = "search"
