@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {"data", "hardware", "meter", "models", "records", "settings", "train"}
     ),
     "train": frozenset({"data", "hardware", "meter", "models", "records", "settings"}),
-    "trace": frozenset({"hardware", "meter", "records"}),
+    "trace": frozenset({"hardware", "meter", "models", "records"}),
     "telemetry": frozenset({"hardware", "meter", "records"}),
     "meter": frozenset({"hardware", "models", "records"}),
     "accelerator": frozenset({"models", "records"}),

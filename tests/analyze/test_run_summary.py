@@ -33,12 +33,12 @@ epoch,step,start_s,samples,data_s,transfer_s,forward_s,backward_s,optimizer_s,ot
 2,4,7.6,8,,,,,,,1.2,off
 """
 EPOCHS = """\
-epoch,split,loader_start_s,loader_stop_s,loading_s,training_s,total_s,accuracy,top5,samples
-0,test,0.1,0.1,0.3,0.2,0.6,0.1,0.5,20
-1,train,0.5,0.25,1.7,1.8,3.75,0.25,0.75,16
-1,test,0.1,0.1,0.3,0.2,0.6,0.3,0.8,20
-2,train,0.2,0.1,1.1,3.9,5.2,0.5,0.875,32
-2,test,0.1,0.1,0.3,0.2,0.6,0.45,0.9,20
+epoch,split,start_s,loader_start_s,loader_stop_s,loading_s,training_s,total_s,accuracy,top5,samples
+0,test,-0.6,0.1,0.1,0.3,0.2,0.6,0.1,0.5,20
+1,train,0.0,0.5,0.25,1.7,1.8,3.75,0.25,0.75,16
+1,test,3.75,0.1,0.1,0.3,0.2,0.6,0.3,0.8,20
+2,train,4.4,0.2,0.1,1.1,3.9,5.2,0.5,0.875,32
+2,test,9.6,0.1,0.1,0.3,0.2,0.6,0.45,0.9,20
 """
 MEASURED = Measured(wall_s=10.0, preparation_s=0.4, peak_memory_bytes=10**8)
 
@@ -127,6 +127,7 @@ def test_a_figure_is_absent_with_a_reason_or_there(summary: dict[str, Any]) -> N
             *("flops", "flop_per_s", "share_of_peak", "roofline"),
             *("device", "layers", "off_blocks", "memory_bill", "page_cache", "requests"),
             *("device_peak_memory_bytes", "throttling"),
+            *("stacks", "loader", "checkpoints", "script_setup", "compilation"),
         }
     )
     assert all(summary["absent"].values())
@@ -249,9 +250,9 @@ def without_samples(table: str, *lines: int) -> str:
 
 
 RATES = """\
-epoch,split,loader_start_s,loader_stop_s,total_s,accuracy,samples,samples_per_s
-1,train,0.5,0.25,3.75,,16,4.26667
-2,train,0.2,0.1,5.2,,,6
+epoch,split,start_s,loader_start_s,loader_stop_s,total_s,accuracy,samples,samples_per_s
+1,train,0.0,0.5,0.25,3.75,,16,4.26667
+2,train,4.4,0.2,0.1,5.2,,,6
 """
 
 

@@ -48,14 +48,17 @@ def without_images(html: str) -> str:
 
 
 def test_a_cell_that_ends_with_a_run_shows_its_headline_and_charts(tmp_path, shell):
-    cell = f"import stepscope\nstepscope.load_run({str(write_some(tmp_path))!r})"
+    gain = {"expected_speedup": 1.7, "interval": [1.5, 1.9], "command": None}
+    verdict = {"text": "Add workers: 1.7x faster.", "cause": "slow_loading", **gain}
+    run = write_some(tmp_path, summary={"verdict": verdict})
+    cell = f"import stepscope\nstepscope.load_run({str(run)!r})"
     with capture_output():
         done = shell.run_cell(cell)
     done.raise_error()
     shown, _ = shell.display_formatter.format(done.result)
     assert shown["text/plain"].startswith("NotebookRun(path=")
     assert "<strong>by-hand</strong>" in shown["text/html"]
-    assert "The backward pass takes the largest share" in shown["text/html"]
+    assert "Add workers" in shown["text/html"]
     images = images_of(shown["text/html"])
     assert len(images) >= 4  # of steps, epochs, learning, memory
     for image in images:

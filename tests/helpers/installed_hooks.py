@@ -16,7 +16,12 @@ from stepscope.trace import torch_hooks
 from stepscope.trace.allreduce_hooks import AllreduceWatch
 from stepscope.trace.event_buffer import HookState
 
-NAMES = {value: name for name, value in vars(e).items() if name.isupper()}
+# Kinds of events come first; a later constant may have the value of one.
+NAMES = {
+    value: name
+    for name, value in reversed(vars(e).items())
+    if name.isupper() and type(value) is int
+}
 
 
 @contextmanager

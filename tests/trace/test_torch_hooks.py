@@ -200,6 +200,27 @@ def test_models_loaders_and_optimisers_are_copied_and_saved_as_before() -> None:
     assert len(pickle.loads(saved)) == 3
 
 
+def test_checkpoints_are_timed_on_the_traced_thread_only() -> None:
+    with watched() as hooks:
+        torch.save({"weights": torch.ones(3)}, io.BytesIO())
+        other = threading.Thread(target=torch.save, args=([1], io.BytesIO()))
+        other.start()
+        other.join()
+        with pytest.raises(RuntimeError, match="does not exist"):
+            torch.save([1], "/nowhere/at/all.pt")
+    assert len(hooks.saves) == 2
+    assert all(begin <= end for begin, end in hooks.saves)
+
+
+def test_the_function_that_saves_is_pickled_by_its_name() -> None:
+    plain = torch.save
+    with watched():
+        assert torch.save is torch.serialization.save is not plain
+        assert pickle.loads(pickle.dumps(torch.save)) is torch.save
+        assert torch.save.__doc__ == plain.__doc__
+    assert torch.save is torch.serialization.save is plain
+
+
 def test_other_threads_are_let_alone() -> None:
     seen: list[Any] = []
     with watched() as hooks:

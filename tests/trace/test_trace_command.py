@@ -286,6 +286,43 @@ def test_however_a_script_ends_the_steps_before_that_are_recorded(
     assert run.summary["steps"] == steps if steps else run.summary["steps"] > 0
 
 
+HARMLESS = """
+import threading, warnings, multiprocessing
+import torch, random
+assert threading.active_count() == 1, threading.enumerate()
+got = []
+signal.signal(signal.SIGUSR1, lambda number, frame: got.append(threading.current_thread().name))
+signal.signal(signal.SIGALRM, lambda number, frame: got.append("alarm"))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+epoch()
+os.kill(os.getpid(), signal.SIGUSR1)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+time.sleep(0.3)
+os.kill(os.getpid(), signal.SIGUSR2)
+print(got, signal.sigtimedwait([signal.SIGUSR2], 5).si_signo)
+child = os.fork()
+if child == 0:
+    print("child", threading.active_count(), flush=True)
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+for batch in DataLoader(loader.dataset, 8, num_workers=1):
+    step(*batch)
+random.seed(5)
+print(threading.active_count(), random.random(), torch.rand(1).item() >= 0, flush=True)
+os._exit(4)
+"""
+
+
+def test_threads_signals_forks_and_warnings_are_as_without_us(person: Person) -> None:
+    script = person.write(BEGIN + HARMLESS)
+    environment = {"PYTHONWARNINGS": "error"}
+    plain = person.python(script, env=environment)
+    traced = person.trace(script, env=environment, warm=False)
+    assert plain.code == 4, plain.err
+    assert (traced.code, traced.out.partition("\n\n")[0]) == (4, plain.out.rstrip()), traced.err
+    assert person.latest().summary["steps"] == 9
+
+
 def test_copies_of_the_process_do_not_disturb_the_records(person: Person) -> None:
     code = """
 epoch()

@@ -87,7 +87,7 @@ def test_two_ranks_record_two_folders_under_one_run(two_ranks: Traced) -> None:
     assert run.summary["samples"] == sum(run.steps["samples"])
     assert closes(run)
     assert len(ranks[1].telemetry) > 0
-    assert done.stderr.count("run folder:") == 1, "rank 0 speaks for all"
+    assert done.stderr.count("Page: ") == 1, "rank 0 speaks for all"
     for rank in ranks:
         exposed, backward = rank.steps["communication_s"], rank.steps["backward_s"]
         assert all(0 <= part <= whole for part, whole in zip(exposed, backward, strict=True))

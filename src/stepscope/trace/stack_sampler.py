@@ -41,6 +41,7 @@ _DEEPEST = 200  # frames that are looked at
 _LONGEST_TEXT = 80
 _MOST_LINES = 200
 _STRINGS = re.compile(r"""(["'])(?:\\.|(?!\1).)*(?:\1|$)""")
+_SIGNALS = signal.valid_signals()
 _uniform = Random(0).uniform
 
 _OUR_FOLDER = str(Path(__file__).parents[1])
@@ -152,17 +153,19 @@ class SamplingThread:
             time.sleep(0.0001)
 
     def _run(self, stops: _thread.LockType, ended: _thread.LockType) -> None:
+        self._native_id = _thread.get_native_id()
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with contextlib.suppress(Exception):  # the script continues without samples
-            self._native_id = _thread.get_native_id()
-            if hasattr(signal, "pthread_sigmask"):
-                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            # Not at regular intervals, which a regular script would meet at the same line every
-            # time. Not by the shared generator: the script's random numbers stay as they are.
-            while not stops.acquire(timeout=self.interval_s * _uniform(0.5, 1.5)):
+            interval_s = self.interval_s
+            while not stops.acquire(True, interval_s):
                 collects = gc.isenabled()
                 gc.disable()
                 try:
                     self._look()
+                    # Not at regular intervals, which a regular script would meet at the same line
+                    # every time. Not by the shared generator: its numbers are the script's.
+                    interval_s = self.interval_s * _uniform(0.5, 1.5)
                 finally:
                     if collects:
                         gc.enable()
@@ -260,7 +263,7 @@ class StackSampler:
             ]
             self._thread.interval_s *= 2
 
-    def times(self, spans: Iterable[Span], origin_ns: int) -> list[StackTime]:
+    def times(self, spans: Iterable[EpochSpan], origin_ns: int) -> list[StackTime]:
         """Return the time of each line so far; epochs and evaluations are given."""
         return stack_times(self._samples, spans, origin_ns)
 
@@ -278,6 +281,11 @@ def _kind(file: str) -> tuple[bool, str | None]:
     if file.startswith("<frozen") or file.startswith(_LIBRARY_FOLDERS):
         return False, next((what for part, what in _ACTIVITIES if part in file), None)
     return not file.startswith("<"), None
+
+
+def is_script_file(file: str) -> bool:
+    """Return whether a file is the script's own, not a library's."""
+    return _kind(file)[0]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -302,7 +310,7 @@ def _phase(state: HookState) -> str:
 # --- Names of samples
 
 
-class Span(NamedTuple):
+class EpochSpan(NamedTuple):
     """An epoch or an evaluation, in seconds from the run's start."""
 
     split: str
@@ -311,7 +319,7 @@ class Span(NamedTuple):
 
 
 def stack_times(
-    samples: Sequence[_Sample], spans: Iterable[Span], origin_ns: int
+    samples: Sequence[_Sample], spans: Iterable[EpochSpan], origin_ns: int
 ) -> list[StackTime]:
     """Return the time of each line of the script, by the part of the run; the longest first."""
     parts = Parts(spans)
@@ -346,7 +354,7 @@ def stack_times(
 class Parts:
     """The parts of a run outside its training steps."""
 
-    def __init__(self, spans: Iterable[Span]) -> None:
+    def __init__(self, spans: Iterable[EpochSpan]) -> None:
         ordered = sorted(spans, key=lambda span: span.start_s)
         evaluations = [span for span in ordered if span.split != "train"]
         starts = [span.start_s for span in evaluations]
@@ -375,7 +383,7 @@ class Parts:
 class _Cover:
     """The time that spans cover together; they are ordered by their start."""
 
-    def __init__(self, spans: Sequence[Span]) -> None:
+    def __init__(self, spans: Sequence[EpochSpan]) -> None:
         self.starts_s = [span.start_s for span in spans]
         self.ends_s = list(accumulate((span.start_s + span.total_s for span in spans), max))
 

@@ -39,7 +39,7 @@ from stepscope.trace.dataloader_hooks import CPU_LEFT_OUT
 from stepscope.trace.detect.row_builder import CommunicationTime, PlainRows
 from stepscope.trace.detect.steps import StepDetector
 from stepscope.trace.event_buffer import EventBuffer, HookState
-from stepscope.trace.stack_sampler import Parts, Span, StackSampler
+from stepscope.trace.stack_sampler import EpochSpan, Parts, StackSampler
 from stepscope.trace.weight_watch import UPDATES_NOT_TIMED
 
 
@@ -51,7 +51,7 @@ class RowWriter:
     origin_ns: int
     communication: CommunicationTime = field(default_factory=CommunicationTime)
     events: int = 0
-    spans: list[Span] = field(default_factory=list)
+    spans: list[EpochSpan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._logs = ExitStack()
@@ -90,7 +90,7 @@ class RowWriter:
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
         """Write a finished epoch or evaluation."""
         self._epochs.append(",".join(epoch_values(split, timing, loss=loss).values()))
-        self.spans.append(Span(split, timing.start_s, timing.total_s))
+        self.spans.append(EpochSpan(split, timing.start_s, timing.total_s))
 
 
 # Flushing a single step takes 0.4 ms when the step has filled the caches; several take hardly more.
