@@ -3,6 +3,7 @@
     import stepscope
     run = stepscope.load_run("runs/latest")
     run.summary["phases"]["data"]["share"]
+    stepscope.what_if(run, "workers=4").speedup
 
     with stepscope.watch():     # or stepscope.Scope() for a loop of your own
         train()
@@ -14,13 +15,13 @@ line is `stepscope.cli`.
 from typing import TYPE_CHECKING, Any
 
 from stepscope.api.notebook import NotebookRun as Run
-from stepscope.api.notebook import load_run
+from stepscope.api.notebook import load_run, what_if
 
 if TYPE_CHECKING:
     from stepscope.api.scope import Scope
     from stepscope.api.watch import watch
 
-__all__ = ["Run", "Scope", "load_run", "watch"]
+__all__ = ["Run", "Scope", "load_run", "watch", "what_if"]
 
 __version__ = "0.1.0"
 

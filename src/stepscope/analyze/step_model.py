@@ -1,119 +1,175 @@
 """The parts of a mean step, and how long it would take with another loader.
 
-A step with loader workers takes as long as the slowest of three: the training itself, a batch over
-the number of workers, and the CPU time of both over the cores. Without workers, training and
-loading add up. `bench/what_if.py` compares the predictions with measured runs.
+What a run measured is put into `analyze.loader_simulation`. If workers took CPU time from the
+training, the training alone and the workers' sleep are found by simulating what was measured.
+`bench/what_if.py` compares the predictions with measured runs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from stepscope.analyze.findings.finding import RunView
+from stepscope.analyze.loader_simulation import Batch, Machine, SimulatedEpoch
 from stepscope.errors import RequestError
-from stepscope.stats import median
+from stepscope.stats import known_mean, median, quantile
 
 FEWEST_STEPS = 10
-# A change of fewer workers, or none, that costs no more than this is preferred.
+# Fewer workers, or none, are preferred if they cost no more than this.
 _AS_GOOD = 0.03
 _MOST_WORKERS = 8
-# Beyond this share of the cores' time, workers and training wait for each other.
-_CROWDED = 0.9
+_MOST_SIMULATED = 120  # steps
+_ROUNDS = 8  # of fitting what was measured
+# Measured by bench/what_if.py: what handing over a batch costs a worker, besides making it, and
+# taking it costs the training process; and the CPU time of a batch in a worker over that in the
+# training process.
+_HAND_OVER_S = 0.001
+_RECEIVE_S = 0.0008
+_MOST_RECEIVE_S = 0.0015
+_IN_WORKER = 1.1
 
 
 @dataclass(frozen=True)
 class StepModel:
     """The parts of a mean step, in seconds, and what they run on.
 
-    `training_cpu_s` and `load_cpu_s` are the CPU time of all threads for one step and one batch.
+    `epoch` has the training and the batch of each step as they would be with cores to spare, and
+    the CPU time of batches as in the measured process: a worker, or the training process.
     """
 
     step_s: float
-    data_s: float
-    load_s: float
-    load_cpu_s: float
-    training_cpu_s: float
     workers: int
     cpus: int
+    threads: float
+    epoch: SimulatedEpoch
 
     @property
-    def training_s(self) -> float:
-        """The step without waiting for data, beside the loader that was measured."""
-        return self.step_s - self.data_s
+    def machine(self) -> Machine:
+        """The cores, and how many the training would use."""
+        return Machine(self.cpus, self.threads)
 
     @cached_property
-    def alone_s(self) -> float:
-        """The step without waiting for data, if no worker took CPU time meanwhile."""
-        if self.workers == 0:
-            return self.training_s
-        crowded = (self.training_cpu_s + self.load_cpu_s) / self.cpus / self.step_s
-        wanted = self.training_cpu_s / self.training_s + self.load_cpu_s / self.step_s
-        slowed = max(1.0, wanted / self.cpus) if crowded > _CROWDED else 1.0
-        return self.training_s / slowed
-
-    @property
-    def batch_s(self) -> float:
-        """The time of one worker for one batch, with a core of its own."""
-        if self.workers == 0:  # workers have one thread each
-            return max(self.load_s, self.load_cpu_s)
-        crowded = (self.training_cpu_s + self.load_cpu_s) / self.cpus / self.step_s
-        return self.load_cpu_s if crowded > _CROWDED else self.load_s
+    def _scale(self) -> float:
+        """What was measured over what is simulated."""
+        return self.step_s / self.epoch.with_workers(self.workers, self.machine).step_s
 
     def step_with(self, workers: int) -> float:
         """Return the expected time of a step with another number of workers."""
         if workers == self.workers:
             return self.step_s
         if workers == 0:
-            return self.alone_s + self.batch_s
-        together_s = (self.training_cpu_s + self.load_cpu_s) / self.cpus
-        return max(self.alone_s, self.batch_s / workers, together_s)
+            alone = _scaled(self.epoch, 1 / _IN_WORKER, 1.0)
+            return alone.with_workers(0, self.machine).step_s
+        ratio = _IN_WORKER if self.workers == 0 else 1.0
+        return self._step_s(_scaled(self.epoch, ratio, 1.0), workers)
 
     def step_without_loading(self) -> float:
         """Return the expected time of a step whose data costs nothing."""
-        return self.alone_s
+        return sum(self.epoch.training_s) / len(self.epoch.training_s)
 
     def with_cheaper_loading(self, share: float) -> float:
         """Return the expected time of a step if loading does without this share of its work."""
-        less = StepModel(
-            step_s=self.step_s,
-            data_s=self.data_s,
-            load_s=self.load_s * (1 - share),
-            load_cpu_s=self.load_cpu_s * (1 - share),
-            training_cpu_s=self.training_cpu_s,
-            workers=self.workers,
-            cpus=self.cpus,
-        )
-        if self.workers == 0:
-            return self.alone_s + less.load_s
-        together_s = (less.training_cpu_s + less.load_cpu_s) / self.cpus
-        return max(self.alone_s, self.batch_s * (1 - share) / self.workers, together_s)
+        return self._step_s(_scaled(self.epoch, 1 - share, 1 - share), self.workers)
+
+    def _step_s(self, epoch: SimulatedEpoch, workers: int) -> float:
+        return self._scale * epoch.with_workers(workers, self.machine).step_s
 
     def best_workers(self) -> int:
         """Return the smallest number of workers that is about as fast as any."""
-        most = min(_MOST_WORKERS, max(self.cpus, 1))
-        times = {workers: self.step_with(workers) for workers in range(most + 1)}
+        times = {workers: self.step_with(workers) for workers in range(_MOST_WORKERS + 1)}
         fastest_s = min(times.values())
         return min(w for w, step_s in times.items() if step_s <= fastest_s * (1 + _AS_GOOD))
 
 
+def _scaled(epoch: SimulatedEpoch, cpu: float, sleep: float) -> SimulatedEpoch:
+    batches = [Batch(each.cpu_s * cpu, each.sleep_s * sleep) for each in epoch.batches]
+    return replace(epoch, batches=batches)
+
+
 def step_model(view: RunView) -> StepModel | None:
     """Return the parts of a run's mean step; None if its loading was not timed."""
-    load_s, workers = view.mean("load_s"), view.workers
-    if load_s is None or workers is None or len(view.step_s) < FEWEST_STEPS:
+    workers, loads_s = view.workers, view.column("load_s")
+    mean_load_s = known_mean(loads_s)
+    if mean_load_s is None or workers is None or len(view.step_s) < FEWEST_STEPS:
         return None
-    load_cpu_s = view.mean("load_cpu_s")
-    load_cpu_s = load_s if load_cpu_s is None else load_cpu_s
-    step_s, data_s = view.mean("step_s") or 0.0, view.mean("data_s") or 0.0
-    cpus = view.run.info.get("environment", {}).get("cpus_usable") or 1
+    epoch = _measured_epoch(view, mean_load_s, workers)
+    environment = view.run.info.get("environment", {})
+    cpus = environment.get("cpus_usable") or 1
+    most = float(min(int(environment.get("threads") or 1), cpus))
     cpu_s = training_cpu_s(view)
-    if cpu_s is None:  # all of its threads were busy
-        threads = view.run.info.get("environment", {}).get("threads") or 1
-        cpu_s = (step_s - data_s) * min(int(threads), cpus)
-    elif workers == 0:
-        cpu_s = max(cpu_s - load_cpu_s, 0.0)
-    return StepModel(step_s, data_s, load_s, load_cpu_s, cpu_s, workers, cpus)
+    if cpu_s is not None and workers == 0:
+        cpu_s -= known_mean(view.column("load_cpu_s")) or 0.0
+    model = StepModel(view.mean_step_s, workers, cpus, most, epoch)
+    if workers == 0:
+        return replace(model, threads=_threads(cpu_s, model.step_without_loading(), most))
+    return _fitted(model, mean_load_s, cpu_s)
+
+
+def _measured_epoch(view: RunView, mean_load_s: float, workers: int) -> SimulatedEpoch:
+    """Return the steps as they were; `sleep_s` still has the workers' waits for a core."""
+    data_s = [each or 0.0 for each in view.column("data_s")]
+    both = zip(view.step_s, data_s, strict=True)
+    training_s = [max(0.0, step_s - wait_s) for step_s, wait_s in both]
+    loads_s = [mean_load_s if each is None else each for each in view.column("load_s")]
+    cpus_s = view.column("load_cpu_s")
+    known = [(cpu, load) for cpu, load in zip(cpus_s, loads_s, strict=True) if cpu is not None]
+    known_s = sum(load for _, load in known)
+    busy = min(1.0, sum(cpu for cpu, _ in known) / known_s) if known_s else 1.0
+    batches = []
+    for load, cpu in zip(loads_s, cpus_s, strict=True):
+        cpu_s = busy * load if cpu is None else cpu
+        batches.append(Batch(cpu_s, max(0.0, load - cpu_s)))
+    receive_s = _RECEIVE_S
+    if workers:
+        receive_s = min(_MOST_RECEIVE_S, quantile(sorted(data_s), 0.25))
+    epochs = len(set(view.column("epoch")))
+    simulated = slice(min(_MOST_SIMULATED, max(FEWEST_STEPS, len(batches) // epochs)))
+    return SimulatedEpoch(
+        training_s[simulated],
+        batches[simulated],
+        receive_s,
+        _HAND_OVER_S,
+        length=len(batches) // epochs,
+    )
+
+
+def _threads(cpu_s: float | None, training_s: float, most: float) -> float:
+    """Return how many cores the training would use; all of its threads if unknown."""
+    if cpu_s is None or not training_s:
+        return most
+    return min(max(1.0, cpu_s / training_s), most)
+
+
+def _without_waits_for_cores(model: StepModel) -> SimulatedEpoch:
+    """Return the epoch without waits that only some batches have and a shared core explains."""
+    shared = (model.workers + model.threads) / model.cpus
+    least_s = quantile(sorted(each.sleep_s for each in model.epoch.batches), 0.1)
+    batches = [
+        each
+        if each.sleep_s > shared * each.cpu_s
+        else Batch(each.cpu_s, min(least_s, each.sleep_s))
+        for each in model.epoch.batches
+    ]
+    return replace(model.epoch, batches=batches)
+
+
+def _fitted(model: StepModel, load_s: float, cpu_s: float | None) -> StepModel:
+    """Return the model that, simulated, has the training and loading times that were measured."""
+    measured = _without_waits_for_cores(model)
+    count = len(measured.batches)
+    training_s = alone_s = sum(measured.training_s) / count
+    waits_s = sum(each.sleep_s for each in measured.batches) / count
+    asleep = 1.0
+    for _ in range(_ROUNDS):
+        threads = _threads(cpu_s, alone_s, Machine(model.cpus, model.threads).threads)
+        epoch = replace(_scaled(measured, 1.0, asleep), training_s=[alone_s] * count)
+        found = epoch.with_workers(model.workers, Machine(model.cpus, threads))
+        alone_s *= training_s / found.training_s if found.training_s else 1.0
+        if waits_s:
+            asleep = min(1.0, max(0.0, asleep + (load_s - found.load_s) / waits_s))
+    return replace(model, epoch=epoch, threads=threads)
 
 
 def training_cpu_s(view: RunView) -> float | None:
@@ -152,26 +208,31 @@ def batch_costs(view: RunView) -> tuple[float, float, float]:
     """Return the fixed time of a step, the time of each sample, and the usual batch size.
 
     They come from batches of different sizes, as the last one of an epoch often is. Without such
-    batches only the optimiser and the time outside the phases count as fixed.
+    batches only the optimiser and the time outside the phases count as fixed. Waiting for data
+    grows with the batch.
     """
-    sizes = view.column("samples")
+    waits = view.column("data_s")
     known = [
         (size, step_s - data_s)
-        for size, step_s, data_s in zip(sizes, view.step_s, view.column("data_s"), strict=True)
+        for size, step_s, data_s in zip(view.column("samples"), view.step_s, waits, strict=True)
         if size and data_s is not None
     ]
     if not known:
-        raise RequestError("what-if: batch_size: the samples of a step are unknown.")
-    usual = max({size for size, _ in known}, key=[size for size, _ in known].count)
-    mean_s = view.mean("step_s") or 0.0
-    large = sorted(took_s for size, took_s in known if size == usual)
+        raise RequestError(
+            "what-if: batch_size: wanted steps with their samples, found none. "
+            "Count them: stepscope trace SCRIPT"
+        )
+    sizes = [size for size, _ in known]
+    usual = max(set(sizes), key=sizes.count)
+    training_s = sum(took_s for _, took_s in known) / len(known)
     small = [(size, took_s) for size, took_s in known if size <= 0.75 * usual]
     if len(small) >= 3:
         size = sum(size for size, _ in small) / len(small)
-        small_s = sorted(took_s for _, took_s in small)[len(small) // 2]
-        each_s = (large[len(large) // 2] - small_s) / (usual - size)
-        each_s = min(max(each_s, 0.0), mean_s / usual)
+        large_s = median([took_s for size, took_s in known if size == usual])
+        each_s = (large_s - median([took_s for _, took_s in small])) / (usual - size)
+        each_s = min(max(each_s, 0.0), training_s / usual)
     else:
         fixed_s = (view.mean("optimizer_s") or 0.0) + (view.mean("other_s") or 0.0)
-        each_s = max(mean_s - fixed_s, 0.0) / usual
-    return max(mean_s - each_s * usual, 0.0), each_s, usual
+        each_s = max(training_s - fixed_s, 0.0) / usual
+    fixed_s = max(training_s - each_s * usual, 0.0)
+    return fixed_s, each_s + max(0.0, view.mean_step_s - training_s) / usual, usual

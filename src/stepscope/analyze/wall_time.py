@@ -1,55 +1,127 @@
-"""Where does the time of the whole run go: imports, preparation, epochs, evaluations, gaps?"""
+"""Where does the time of the whole run go: imports, preparation, epochs, evaluations, gaps?
+
+The parts partition the wall-clock time of a run. Later parts never overlap earlier ones: a clock
+that disagrees by a little moves a boundary and loses no time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 from stepscope.records.run_reader import Run
 from stepscope.records.types import EpochRow, WallSpan
 
-# In the order of a run.
 TORCH_READY = "torch_ready"
-PARTS = ("imports", "preparation", "training", "evaluation", "checkpoints", "gaps", "shutdown")
+IMPORTS, PREPARATION, FIRST_BATCH, TRAINING = "imports", "preparation", "first batch", "training"
+EVALUATION, CHECKPOINTS, GAPS, SHUTDOWN = "evaluation", "checkpoints", "gaps", "shutdown"
+# In the order of a run.
+PARTS = (IMPORTS, PREPARATION, FIRST_BATCH, TRAINING, EVALUATION, CHECKPOINTS, GAPS, SHUTDOWN)
+
+
+class _Known(NamedTuple):
+    """A part whose begin and end were recorded."""
+
+    part: str
+    start_s: float
+    end_s: float
 
 
 def wall_spans(run: Run, wall_s: float | None) -> list[WallSpan]:
-    """Return the parts of the run's wall-clock time in their order; [] if nothing was trained."""
-    epochs = sorted(
-        (row for row in run.epoch_rows("train") if row["total_s"] is not None),
-        key=lambda row: row["start_s"],
-    )
+    """Return the parts of the run's wall-clock time in their order; [] if nothing was trained.
+
+    A training that was killed in its first epoch has steps and no row for the epoch.
+    """
+    epochs = [row for row in run.epoch_rows("train") if row["total_s"] is not None]
     if not epochs or wall_s is None:
         return []
-    return [span for span in _spans(run, epochs, wall_s) if span["total_s"] > 0]
-
-
-def _spans(run: Run, epochs: list[EpochRow], wall_s: float) -> Iterator[WallSpan]:
     evaluations = [row for row in run.epoch_rows() if row["split"] != "train" and row["total_s"]]
-    rows = sorted([*epochs, *evaluations], key=lambda row: row["start_s"])
-    begin_s = rows[0]["start_s"]
+    inner = [*_evaluations(evaluations), *_checkpoints(run)]
+    outer = [_of_epoch(row, evaluations) for row in epochs]
+    outer.sort(key=lambda each: each.start_s)
+    first_s = _first_batch_s(run, min(epochs, key=lambda row: row["start_s"]))
+    begin_s = min(each.start_s for each in chain(outer, inner))
     ready_s = next((event["time_s"] for event in run.events if event["event"] == TORCH_READY), 0.0)
-    yield {"part": "imports", "start_s": 0.0, "total_s": ready_s}
-    yield {"part": "preparation", "start_s": ready_s, "total_s": begin_s - ready_s}
-    end_s = begin_s
+    known = [
+        _Known(IMPORTS, 0.0, min(ready_s, begin_s)),
+        _Known(PREPARATION, ready_s, begin_s),
+        *inner,
+        _Known(FIRST_BATCH, outer[0].start_s, outer[0].start_s + first_s),
+        *outer,
+    ]
+    return list(_partition(known, wall_s))
+
+
+def _of_epoch(row: EpochRow, evaluations: list[EpochRow]) -> _Known:
+    """Return an epoch from its begin to its end; its own time leaves out evaluations in it."""
+    end_s = row["start_s"] + row["total_s"]
+    for each in evaluations:
+        if row["start_s"] <= each["start_s"] < end_s:
+            end_s += each["total_s"]
+    return _Known(TRAINING, row["start_s"], end_s)
+
+
+def _evaluations(rows: list[EpochRow]) -> Iterator[_Known]:
     for row in rows:
-        yield {"part": "gaps", "start_s": end_s, "total_s": row["start_s"] - end_s}
-        part = "training" if row["split"] == "train" else "evaluation"
-        yield {"part": part, "start_s": row["start_s"], "total_s": row["total_s"]}
-        until_s = row["start_s"] + row["total_s"]
-        if row["split"] == "train":  # its own time leaves out the evaluations inside it
-            for each in evaluations:
-                if row["start_s"] <= each["start_s"] < until_s:
-                    until_s += each["total_s"]
-        end_s = max(end_s, until_s)
-    yield {"part": "shutdown", "start_s": end_s, "total_s": wall_s - end_s}
+        yield _Known(EVALUATION, row["start_s"], row["start_s"] + row["total_s"])
+
+
+def _checkpoints(run: Run) -> Iterator[_Known]:
+    """Yield the checkpoints with an event, which has the time of their end."""
+    for event in run.events:
+        if event["event"] == "checkpoint":
+            yield _Known(CHECKPOINTS, event["time_s"] - event["took_s"], event["time_s"])
+
+
+def _first_batch_s(run: Run, first: EpochRow) -> float:
+    """Return the time until the first epoch has its first batch, the start of workers included."""
+    steps = run.steps
+    for epoch, step, data_s in zip(steps["epoch"], steps["step"], steps["data_s"], strict=True):
+        if (epoch, step) == (first["epoch"], 1):
+            return float(first["loader_start_s"] or 0.0) + float(data_s or 0.0)
+    return 0.0
+
+
+def _partition(known: list[_Known], wall_s: float) -> Iterator[WallSpan]:
+    """Yield what each moment belongs to: the first of the parts that contain it, or a gap."""
+    edges = sorted(
+        {min(max(edge, 0.0), wall_s) for each in known for edge in (each.start_s, each.end_s)}
+        | {0.0, wall_s}
+    )
+    last_s = min(max(each.end_s for each in known), wall_s)
+    opening = sorted(range(len(known)), key=lambda at: known[at].start_s)
+    open_at: list[int] = []
+    span: WallSpan | None = None
+    following = 0
+    for start_s, end_s in pairwise(edges):
+        while following < len(opening) and known[opening[following]].start_s <= start_s:
+            open_at.append(opening[following])
+            following += 1
+        open_at = [at for at in open_at if known[at].end_s > start_s]
+        part = known[min(open_at)].part if open_at else SHUTDOWN if start_s >= last_s else GAPS
+        if span is not None and span["part"] == part and part not in (TRAINING, EVALUATION):
+            span["total_s"] = end_s - span["start_s"]
+            continue
+        if span is not None:
+            yield span
+        span = {"part": part, "start_s": start_s, "total_s": end_s - start_s}
+    if span is not None:
+        yield span
 
 
 def time_by_part(spans: list[WallSpan], checkpoints_s: float = 0.0) -> dict[str, float]:
-    """Return the total of each part; checkpoints are taken out of the gaps between epochs."""
+    """Return the total of each part.
+
+    `checkpoints_s` is the time of checkpoints without a span of their own. It is taken out of the
+    gaps between epochs, and what does not fit there out of the training.
+    """
     totals = dict.fromkeys(PARTS, 0.0)
     for span in spans:
         totals[span["part"]] += span["total_s"]
-    moved_s = min(checkpoints_s, totals["gaps"])
-    totals["gaps"] -= moved_s
-    totals["checkpoints"] += checkpoints_s
+    for part in (GAPS, TRAINING):
+        moved_s = min(checkpoints_s, totals[part])
+        totals[part] -= moved_s
+        totals[CHECKPOINTS] += moved_s
+        checkpoints_s -= moved_s
     return {part: total_s for part, total_s in totals.items() if total_s > 0}

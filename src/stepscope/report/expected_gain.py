@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from stepscope.analyze.findings import Finding
-from stepscope.analyze.verdict import expected_speedup
+from stepscope.analyze.what_if import expected_speedup
 from stepscope.records.types import Verdict
 from stepscope.units import format_duration
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stepscope.analyze.findings import Finding, findings_of
-from stepscope.analyze.verdict import expected_speedup
+from stepscope.analyze.what_if import expected_speedup
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import PhaseTime, StackTime, Summary
@@ -32,7 +32,7 @@ _WIDTH = 80
 _BAR = 22
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _MOST_FINDINGS = 3
-_MOST_LINES = 6  # of all findings, so that the whole has about 20
+_MOST_LINES = 4  # of all findings, so that the whole has about 20
 _LEAST_SPEEDUP = 1.02
 
 
