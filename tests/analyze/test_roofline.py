@@ -83,7 +83,7 @@ def test_without_a_peak_the_rate_is_known_and_the_share_is_not(tmp_path: Path) -
         ([], "run", FLOPS, "no step"),
         ([STEP], "run", None, "the run ended before its operations were counted"),
         ([STEP], "run", {**FLOPS, "per_sample": 0.0, "forward": 0, "backward": 0}, "no matrix"),
-        ([STEP], "trace", None, "user script"),
+        ([STEP], "trace", None, "the script did not reach its end"),
     ],
 )
 def test_without_steps_or_counted_operations_there_is_a_reason(

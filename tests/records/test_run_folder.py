@@ -24,7 +24,7 @@ HEADERS = {
     "telemetry.csv": "time_s,pss_bytes,rss_bytes,workers_private_bytes,workers,swap_bytes,"
     "available_bytes,main_cpu_s,workers_cpu_s,read_bytes,major_faults,pressure_cpu,pressure_io,"
     "pressure_memory,cpu_mhz,device_memory_bytes,device_percent,device_mhz,power_w,"
-    "temperature_c\n",
+    "temperature_c,machine_cpu_s\n",
     "energy.csv": "time_s,sensor,energy_j,power_w\n",
     "events.jsonl": "",
 }

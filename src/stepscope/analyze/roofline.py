@@ -28,20 +28,27 @@ def how_near_the_limit(
     """Return `flop_per_s`, `share_of_peak` and the `roofline`, each None if unknown."""
     counted = counted_steps(steps, dropped)
     step_s = _total(steps, "step_s", counted)
-    if flops is None or not flops["per_sample"] or not step_s:
+    each_step = flops["forward"] + flops["backward"] if flops else 0
+    if flops is None or not each_step or not step_s:
         return {"flop_per_s": None, "share_of_peak": None, "roofline": None}
-    samples = sum(compress(steps["samples"], counted))
-    flop_per_s = flops["per_sample"] * samples / step_s
-    full_steps = samples * flops["per_sample"] / (flops["forward"] + flops["backward"])
+    full_steps = float(sum(counted))  # steps like the one that was counted
+    samples = list(compress(steps["samples"], counted))
+    if flops["per_sample"] and None not in samples:
+        full_steps = sum(samples) * flops["per_sample"] / each_step
+    flop_per_s = each_step * full_steps / step_s
+    share_of_peak = flop_per_s / peak["flop_per_s"] if peak else None
+    moved = flops["estimated_bytes"]
+    if moved is None:
+        return {"flop_per_s": flop_per_s, "share_of_peak": share_of_peak, "roofline": None}
     on_device = next(compress(steps["forward_device_s"], counted)) is not None
 
     def placed(phase: Literal["forward", "backward"]) -> RooflinePhase:
         took_s = _total(steps, f"{phase}_device_s" if on_device else f"{phase}_s", counted)
-        return _placed(flops[phase], flops["estimated_bytes"][phase], took_s / full_steps, peak)
+        return _placed(flops[phase], moved[phase], took_s / full_steps, peak)
 
     return {
         "flop_per_s": flop_per_s,
-        "share_of_peak": flop_per_s / peak["flop_per_s"] if peak else None,
+        "share_of_peak": share_of_peak,
         "roofline": {
             "peak": peak,
             "phases": {"forward": placed("forward"), "backward": placed("backward")},

@@ -119,6 +119,8 @@ def summarize(run: Run, measured: Measured) -> Summary:
         "loader": measured.script.get("loader"),
         "checkpoints": measured.script.get("checkpoints"),
         "steps_inferred": measured.script.get("steps_inferred", False),
+        "script_setup": measured.script.get("script_setup"),
+        "compilation": measured.script.get("compilation"),
         "wall_time": wall_spans(run, measured.wall_s),
     }
     if ranks := [figures_of_rank(rank) for rank in ranks_of(run)]:
@@ -137,7 +139,7 @@ def summarize(run: Run, measured: Measured) -> Summary:
     }
     if measured.flops is None:
         reasons |= dict.fromkeys(FIGURES, reasons["flops"])
-    elif not measured.flops["per_sample"]:
+    elif not measured.flops["forward"] + measured.flops["backward"]:
         reasons |= dict.fromkeys(FIGURES, NOTHING_COUNTED)
     summary["absent"] = {name: reasons[name] for name in reasons if summary.get(name) is None}
     return summary
@@ -180,6 +182,8 @@ def _reasons(run: Run, summary: Summary, kept: list[EpochRow]) -> dict[str, str]
         else "the run ended before its first epoch",
         "requests": "no object store was used",
         **dict.fromkeys(("stacks", "loader", "checkpoints"), "only a user script is sampled"),
+        "script_setup": "the settings of a built-in training are in its spec",
+        "compilation": "nothing was compiled by torch.compile",
         "samples": _NO_SAMPLES,
     }
 
@@ -193,7 +197,9 @@ def _reasons_of_user_script(run: Run) -> dict[str, str]:
         "memory_bill": "the memory of a user script is measured, not forecast",
         "preparation_s": "where a user script's preparation ends is unknown",
         "page_cache": "kept as it was; stepscope does not evict a user script's files",
-        "flops": "the operations of a user script are not counted",
+        "flops": "the script did not reach its end",
+        "roofline": "the memory traffic of a user script is not estimated",
+        "script_setup": "the script took too few steps, or did not reach its end",
         "counters": "counters are only read in built-in trainings",
         "bad_samples": "a user script handles unreadable samples itself",
         "stacks": "the script did not reach its end",

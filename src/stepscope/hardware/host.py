@@ -58,6 +58,20 @@ def usable_cpus() -> int | None:
     return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
 
 
+def busy_cpu_s(stat: Path = _PROC / "stat") -> float | None:
+    """Return the CPU time that all programs have used on the CPUs that this process may use."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    usable = {b"cpu%d" % number for number in os.sched_getaffinity(0)}
+    busy = None
+    for line in bytes_of(stat).split(b"\n"):
+        name, *ticks = line.split()[:8] or [b""]
+        if name in usable and len(ticks) == 7:  # user nice system idle iowait irq softirq
+            user, nice, system, _, _, irq, soft = map(int, ticks)
+            busy = (busy or 0) + user + nice + system + irq + soft
+    return None if busy is None else busy / os.sysconf("SC_CLK_TCK")
+
+
 def cgroup_memory_limit_bytes() -> int | None:
     """Return the tightest memory limit of this process's control groups, if any."""
     return min(cgroup.limited().values(), default=None)

@@ -131,3 +131,9 @@ _BESIDE_TORCH_S_TABLE: dict[Any, Callable[..., int]] = {
         lambda made, query, key, value, *_, **__: sdpa_backward_flop_count(made, query, key, value)
     ),
 }
+
+
+def flop_formulas() -> dict[Any, Callable[..., int]]:
+    """Return the operations of a call, given its arguments and `out_val`, by torch operation."""
+    counter = FlopCounterMode(display=False, custom_mapping=_BESIDE_TORCH_S_TABLE)
+    return dict(counter.flop_registry)

@@ -36,6 +36,7 @@ FULL = "full"
 OFF = "off"  # without measuring, to determine its cost
 LAYERS = "layers"  # with hooks on every layer
 COUNTERS = "counters"  # with hardware counters read at every phase
+OPERATIONS = "operations"  # with its operations counted
 
 # In the order within a step.
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
@@ -53,7 +54,7 @@ TELEMETRY_COLUMNS = (
     *("time_s", "pss_bytes", "rss_bytes", "workers_private_bytes", "workers", "swap_bytes"),
     *("available_bytes", "main_cpu_s", "workers_cpu_s", "read_bytes", "major_faults"),
     *("pressure_cpu", "pressure_io", "pressure_memory", "cpu_mhz", "device_memory_bytes"),
-    *("device_percent", "device_mhz", "power_w", "temperature_c"),
+    *("device_percent", "device_mhz", "power_w", "temperature_c", "machine_cpu_s"),
 )
 ENERGY_COLUMNS = ("time_s", "sensor", "energy_j", "power_w")
 COLUMNS = {

@@ -52,9 +52,14 @@ def measure_peaks() -> PeaksAnswer:
     return {"peaks": peaks, "left_out": left_out}
 
 
-def peak_for(info: RunRecord) -> tuple[PeakRecord | None, str | None]:
-    """Return the peak to compare a run with, or the reason why there is none."""
-    precision = str(info["spec"].get("precision", "fp32"))
+def peak_for(
+    info: RunRecord, precision: str | None = None
+) -> tuple[PeakRecord | None, str | None]:
+    """Return the peak to compare a run with, or the reason why there is none.
+
+    `precision` is that of its operations, if it was determined; else the spec has it.
+    """
+    precision = precision or str(info["spec"].get("precision", "fp32"))
     conditions = conditions_of(info["environment"], precision)
     if conditions is None:
         return None, "the run ended before torch was loaded"

@@ -100,7 +100,7 @@ def _measured(run: run_reader.Run, outcome: Outcome, earlier: Summary) -> Measur
     flops = result.get("flops") or earlier.get("flops")
     peak, absent = None, {**result.get("absent", {})}
     if flops is not None:
-        peak, why_not = peak_for(run.info)
+        peak, why_not = peak_for(run.info, flops.get("precision"))
         if why_not is not None:
             absent["share_of_peak"] = why_not
     return Measured(

@@ -151,6 +151,7 @@ class Sampler:
             "pressure_memory": self.memory_pressure_percent,
             "cpu_mhz": host.cpu_mhz(),
             "device_memory_bytes": self.device_memory_bytes,
+            "machine_cpu_s": host.busy_cpu_s(),
         }
         if self.surroundings is not None:
             known |= self.surroundings.read(time_s, reading.main_cpu_s + reading.workers_cpu_s)

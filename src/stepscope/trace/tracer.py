@@ -35,10 +35,12 @@ from stepscope.records.types import (
 from stepscope.trace import event_buffer as e
 from stepscope.trace import torch_hooks
 from stepscope.trace.allreduce_hooks import AllreduceWatch
+from stepscope.trace.compile_watch import CompileWatch
 from stepscope.trace.dataloader_hooks import CPU_LEFT_OUT
 from stepscope.trace.detect.row_builder import CommunicationTime, PlainRows
 from stepscope.trace.detect.steps import StepDetector
 from stepscope.trace.event_buffer import EventBuffer, HookState
+from stepscope.trace.script_setup import SetupWatch
 from stepscope.trace.stack_sampler import EpochSpan, Parts, StackSampler
 from stepscope.trace.weight_watch import UPDATES_NOT_TIMED
 
@@ -52,6 +54,7 @@ class RowWriter:
     communication: CommunicationTime = field(default_factory=CommunicationTime)
     events: int = 0
     spans: list[EpochSpan] = field(default_factory=list)
+    counted_samples: int | None = None  # of the step whose operations were counted
 
     def __post_init__(self) -> None:
         self._logs = ExitStack()
@@ -85,6 +88,9 @@ class RowWriter:
 
     def steps(self, rows: StepRow | PlainRows) -> None:
         """Write one finished step, or many."""
+        if rows.detail == schema.OPERATIONS:
+            row = next(iter(rows)) if isinstance(rows, PlainRows) else rows
+            self.counted_samples = row.samples
         self._steps.append(rows)
 
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
@@ -120,6 +126,8 @@ class Tracer:
     _hooks: HookState = field(default_factory=lambda: HookState(AllreduceWatch()))
     _flushed_ns: int = 0
     _sampler: StackSampler = field(init=False)
+    _setup: SetupWatch = field(init=False)
+    _compiles: CompileWatch = field(init=False)
     _blocks: OffBlocks = field(default_factory=OffBlocks)
     _before: HostMemory = field(default_factory=host_memory)
     _pool: DevicePool | None = None
@@ -130,6 +138,8 @@ class Tracer:
 
     def __post_init__(self) -> None:
         self._sampler = StackSampler(self._hooks, self._hooks.loader_profile.stacks.take)
+        self._setup = SetupWatch(self._hooks)
+        self._compiles = CompileWatch(self.origin_ns)
 
     def start(self) -> None:
         """Open the logs and install the hooks."""
@@ -151,6 +161,7 @@ class Tracer:
         """Remove the hooks, write all rows, and return the tracing cost."""
         self._sampler.stop()
         self._close_window()
+        self._setup.close()
         if self._hooks.weights is not None:
             self._hooks.weights.look(at_end=True)
         self._patches.undo()
@@ -159,6 +170,7 @@ class Tracer:
                 self._writer.take(self._hooks.buffer.flush())
                 self._writer.finish()
                 self._look_at_device()
+                self._compiles.look()
             except Exception as error:
                 self.trouble = error
         return self._measure_overhead()
@@ -172,9 +184,10 @@ class Tracer:
 
     def final_message(self) -> TraceOutcome:
         """Finish, and return the outcome for the parent process or the user's program."""
+        instrument, tracker = self.finish(), self._writer.detector.tracker
         outcome: TraceOutcome = {
-            "instrument": self.finish(),
-            "steps": self._writer.detector.tracker.steps,
+            "instrument": instrument,
+            "steps": tracker.steps,
             "layers": self.layers,
             "environment": self.environment(),
             "script": {
@@ -182,9 +195,17 @@ class Tracer:
                 "loader": self._hooks.loader_profile.figures(),
                 "checkpoints": self._checkpoints(),
                 "steps_inferred": self._hooks.inferred_updates > 0,
+                "script_setup": self._setup.setup(tracker.rows.evaluation_with_gradients_s),
+                "compilation": self._compiles.figures(),
             },
         }
-        if absent := self._absent():
+        outcome["flops"], no_flops = self._setup.flops(self._writer.counted_samples)
+        absent = self._absent()
+        if no_flops is not None:
+            absent["flops"] = no_flops
+        if self._compiles.absent is not None:
+            absent["compilation"] = self._compiles.absent
+        if absent:
             outcome["absent"] = absent
         if self._pool is not None:
             outcome["device_memory"] = self._pool.at_end()
@@ -222,20 +243,25 @@ class Tracer:
     def abandon(self) -> None:
         """Remove the hooks: in a forked copy of the traced process, or after a failure."""
         self._sampler.stop()
+        self._setup.close()
         self._patches.undo()
         self._hooks.buffer.fields.clear()
 
     def _between_steps(self) -> None:
         hooks, blocks = self._hooks, self._blocks
-        if self._window is None and blocks.switch(hooks.steps):
+        if self._window is None and hooks.full:
+            self._setup.between_steps()
+        counts = self._setup.is_counting
+        if self._window is None and not counts and blocks.switch(hooks.steps):
             hooks.full = not blocks.off
             hooks.buffer.record(e.DETAIL, schema.OFF if blocks.off else schema.FULL)
-        if self.layers_steps:
+        if self.layers_steps and not counts:
             self._move_window()
         if now_ns() - self._flushed_ns >= FLUSH_EVERY_NS:
             self._flush()
         hooks.boundary_from_ns = self._flushed_ns + FLUSH_EVERY_NS
-        hooks.boundary_from_steps = 0 if self.layers_steps else blocks.switch_at
+        due_at_steps = min(blocks.switch_at, self._setup.due_at_steps)
+        hooks.boundary_from_steps = 0 if self.layers_steps else due_at_steps
 
     def _move_window(self) -> None:
         """Open the layer window when it is due, and close it after its steps.
@@ -276,6 +302,7 @@ class Tracer:
         try:
             self._writer.take(self._hooks.buffer.flush())
             self._look_at_device()
+            self._compiles.look()
         except Exception as error:  # a full disk, an internal error: the script continues
             self.trouble = error
             self.abandon()
@@ -314,7 +341,7 @@ class Tracer:
 
         event_s = seconds(1) * cost_amid_work_ns(record_a_call) / 2
         hooks_ns = self._hooks.allreduce.own_ns + self._hooks.inferring_ns
-        own_s = seconds(self.own_ns + hooks_ns)
+        own_s = seconds(self.own_ns + self._setup.own_ns + hooks_ns)
         tracker = self._writer.detector.tracker
         events, steps, steps_s = self._writer.events, tracker.steps, seconds(tracker.rows.steps_ns)
         overhead_s = None

@@ -139,6 +139,7 @@ class RowBuilder:
     origin_ns: int
     communication: CommunicationTime = field(default_factory=CommunicationTime)
     steps_ns: int = 0  # of all steps so far
+    evaluation_with_gradients_s: float = 0.0
     # Steps that the device may not have completed; their epoch, number, samples and time.
     _pending: deque[tuple[Step, Epoch, int, int | None, int]] = field(default_factory=deque)
 
@@ -205,6 +206,8 @@ class RowBuilder:
             steps=candidate.batches,
             uncounted_steps=candidate.batches if samples is None else 0,
         )
+        if candidate.called_with_grad:
+            self.evaluation_with_gradients_s += timing.total_s
         self.sink.epoch("test", timing, None)
 
     def wait(self) -> None:
