@@ -1,7 +1,5 @@
 """Any number of values become few, and what was extreme is still to be seen."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The page in a real browser: drawn, quiet, offline, closed, and of use to everybody."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

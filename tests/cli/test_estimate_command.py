@@ -1,7 +1,5 @@
 """`stepscope accel estimate` and `stepscope accel score`, as a person types them."""
 
-from __future__ import annotations
-
 
 def test_a_layer_is_estimated_as_timeloop_prints_it(stepscope):
     layer = "C=64,M=64,P=32,Q=32,R=3,S=3,stride=1"

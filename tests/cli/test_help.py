@@ -1,7 +1,5 @@
 """Help is quick, complete, and needs nothing heavy."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """`stepscope lab` from outside."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Commands that start trials themselves are refused under torchrun, before anything starts."""
 
-from __future__ import annotations
-
 import pytest
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}

@@ -1,7 +1,5 @@
 """`stepscope report` from outside: a page, files, text; and every way in which it can fail."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """`stepscope accel search`, as a person types it."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """`stepscope accel search --on ray`: designs trained on several nodes at once."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

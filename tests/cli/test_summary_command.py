@@ -1,7 +1,5 @@
 """`stepscope summary` from outside: the published figures, own models, every wrong request."""
 
-from __future__ import annotations
-
 import pytest
 
 OWN = """\

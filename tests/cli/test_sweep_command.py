@@ -1,7 +1,5 @@
 """`stepscope sweep` as a person calls it: whole, killed and resumed, with bad input."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`stepscope sweep --on ray` as a person calls it, on clusters of real nodes that die."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

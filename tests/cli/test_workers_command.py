@@ -4,8 +4,6 @@ What is slow is slow by sleeping, so that it takes no core: the answer is the sa
 however busy.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

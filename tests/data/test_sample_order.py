@@ -1,7 +1,5 @@
 """Order and chance are functions of seed, epoch and position, and of nothing else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Control groups: on folders that look like them everywhere, on real ones where we have any."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A pseudo file gives its value or the reason why not, whatever is in it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A listener of labs and sweeps that shows nothing."""
 
-from __future__ import annotations
-
 from stepscope.experiments.labs.lab_plan import LabRequest
 from stepscope.experiments.labs.lab_runner import run_lab
 

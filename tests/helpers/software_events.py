@@ -1,7 +1,5 @@
 """Events that the kernel counts by itself: every machine has them, whatever its processor shows."""
 
-from __future__ import annotations
-
 from stepscope.hardware.perf_events import Event
 
 _KIND = 1  # PERF_TYPE_SOFTWARE, of include/uapi/linux/perf_event.h

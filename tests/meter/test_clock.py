@@ -1,7 +1,5 @@
 """What a call costs."""
 
-from __future__ import annotations
-
 from stepscope.meter.clock import cost_amid_work_ns
 
 

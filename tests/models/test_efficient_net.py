@@ -1,7 +1,5 @@
 """Networks whose names say all of their design."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

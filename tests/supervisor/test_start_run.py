@@ -1,7 +1,5 @@
 """A run of each kind from request to closed folder, each in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a run that does not fit is told to try."""
 
-from __future__ import annotations
-
 import pytest
 
 from stepscope.supervisor.train_child import what_would_help

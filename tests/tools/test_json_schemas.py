@@ -1,7 +1,5 @@
 """The JSON Schemas: as the types are, and strict enough to see a fault."""
 
-from __future__ import annotations
-
 import pytest
 from checked_schemas import check
 from json_schemas import PAGE, to_text

@@ -1,7 +1,5 @@
 """Hits are counted right, however the batches come."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

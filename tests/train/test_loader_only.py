@@ -1,7 +1,5 @@
 """A run that only loads: the loader of the training, and no network."""
 
-from __future__ import annotations
-
 import pytest
 
 from stepscope.analyze.run_summary import Measured, summarize

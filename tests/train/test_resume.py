@@ -1,7 +1,5 @@
 """A run that was stopped goes on as if it had never been."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """A training made short for its memory: which batches are left of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What feeds a training: synthetic batches, delays made on purpose, files that are cold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a run is evaluated on and when: held-out samples, at the end only, or never."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

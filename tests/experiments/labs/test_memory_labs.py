@@ -1,7 +1,5 @@
 """The labs without a sheet: their calculations, and small real ones."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a search draws from: a budget, a space of designs, and proposals that keep to both."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pytest

@@ -1,7 +1,5 @@
 """The charts of a run and of several: what has data is drawn, and what has none says why."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """The list of labs on a terminal."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 from rich.console import Console
