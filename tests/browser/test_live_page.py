@@ -44,7 +44,7 @@ def test_a_run_grows_on_the_screen_and_what_was_opened_stays_open(look, runs):
     run = unclosed(write_whole_run(runs / "growing", "growing"))
     page = look("/runs/growing")
     assert page.locator("#status").inner_text() == "live"
-    page.get_by_text("Values").first.click()
+    page.locator("figure summary").first.click()
     course = page.get_by_role("figure").filter(has_text="Time of every step").locator("svg")
     before = course.inner_html()
     page.evaluate("document.body.dataset.reloaded = 'no'")

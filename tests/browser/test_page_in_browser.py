@@ -5,10 +5,12 @@ import functools
 import pytest
 from complete_run import EVIL, write_sweep_of_runs, write_whole_run
 
+from stepscope.analyze.findings import Finding
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import load_sweep
 from stepscope.report.html.html_page import document_of, write_page
+from stepscope.report.html.run_page import document_of_run
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +98,8 @@ def test_the_dark_is_dark_and_the_ink_in_charts_follows(seen):
         )
         for page in (seen("run"), seen("sweep", color_scheme="dark"))
     )
-    assert light == ["rgb(29, 34, 40)", "rgb(255, 255, 255)"]
-    assert dark == ["rgb(228, 232, 236)", "rgb(20, 24, 29)"]
+    assert light == ["rgb(22, 25, 29)", "rgb(246, 247, 249)"]
+    assert dark == ["rgb(233, 237, 242)", "rgb(16, 19, 23)"]
 
 
 def test_the_keyboard_alone_gets_through(look):
@@ -119,3 +121,21 @@ def test_the_keyboard_alone_gets_through(look):
 @pytest.mark.parametrize(("name", "how"), [("run", {}), ("sweep", {"color_scheme": "dark"})])
 def test_axe_finds_nothing_to_complain_of(seen, complaints, name, how):
     assert complaints(seen(name, **how)) == []
+
+
+def test_a_command_is_copied_with_one_click(visit, tmp_path):
+    line = "stepscope workers -- 'my script.py'"
+    finding = Finding("x", "It waits.", (), line, 0.5, 1.0, "set num_workers=4")
+    document = document_of_run(load_run(write_whole_run(tmp_path / "run")), [finding])
+    url = write_page(document, tmp_path / "page.html").as_uri()
+    page = visit(url, permissions=["clipboard-read", "clipboard-write"])
+    page.locator("#findings .copy").click()
+    page.locator("#findings .copy", has_text="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == line
+
+
+def test_the_contents_show_where_the_reader_is(look):
+    page = look("run")
+    assert page.locator(".contents [aria-current]").inner_text() == "Overview"
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_function("document.querySelector('.contents [aria-current]').hash !== '#main'")

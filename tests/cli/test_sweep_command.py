@@ -129,7 +129,7 @@ def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope):
     assert first.returncode == 130
     assert "--resume" in words
     assert recorded_sweep(folder)["status"] == "interrupted"
-    assert "report: " in words
+    assert "Page: " in words
     assert "of 100 trials completed" in (folder / "report.html").read_text(encoding="utf-8")
 
 

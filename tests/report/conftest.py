@@ -59,6 +59,12 @@ INFO: dict[str, Any] = {
 
 
 @pytest.fixture
+def summary() -> dict[str, Any]:
+    """The summary of the fixed run, to be changed."""
+    return dict(INFO["summary"])
+
+
+@pytest.fixture
 def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Write a fixed run to `runs/20260102-030405-lenet-shapes` of the folder we then are in."""
     monkeypatch.chdir(tmp_path)

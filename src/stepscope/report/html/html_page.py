@@ -85,7 +85,7 @@ def _hash(text: str) -> str:
 
 def body(document: Document) -> Iterator[str]:
     """Yield the visible part of the page; charts are empty elements with their data."""
-    yield '<a class="skip" href="#main">Skip to the report</a>\n<div class="page">\n'
+    yield '<div class="page" id="page">\n'
     yield from _navigation(document)
     yield f"<div>\n<header>\n<h1>{escape(document.title)}</h1>\n"
     yield f'<p>{escape(document.subtitle)}</p>\n</header>\n<main id="main" tabindex="-1">\n'
@@ -116,7 +116,8 @@ def _navigation(document: Document) -> Iterator[str]:
         for place, each in enumerate(sections):
             links[f"{kind}-{place}"] = (each.title, each.short)
     links["appendix"] = ("Record", "")
-    yield '<nav class="contents" aria-label="Contents">\n<ul>\n'
+    yield '<nav class="contents" aria-label="Contents">\n'
+    yield '<a class="skip" href="#main">Skip to the report</a>\n<ul>\n'
     for to, (name, short) in links.items():
         small = f" <small>{escape(short)}</small>" if short else ""
         plain = escape(name.replace("`", ""))

@@ -12,7 +12,7 @@ from stepscope.records.types import GroupFigures, GroupRow
 from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
 from stepscope.report.html.page_content import Document, Section
 from stepscope.report.html.run_page import about
-from stepscope.report.terminal.sweep_table import SETTING_COLUMNS, setting_cells
+from stepscope.report.terminal.sweep_table import SETTING_COLUMNS, answer_of_sweep, setting_cells
 from stepscope.report.terminal.table_style import FigureList
 from stepscope.stats import known_median
 
@@ -46,7 +46,7 @@ def document_of_sweep(sweep: Sweep) -> Document:
     title = str(sweep.info.get("name") or sweep.path.name)
     count = f"{len(rows)} settings, {done} of {len(sweep.trials)} trials completed"
     sections = sections_of_groups(groups_of(sweep), sweep_chart(settings))
-    return _document(title, count, rows, sections, trials)
+    return _document(title, count, rows, sections, trials, answer_of_sweep(sweep))
 
 
 def _document(
@@ -55,10 +55,11 @@ def _document(
     rows: list[GroupRow],
     sections: Sequence[Section],
     appendix: FigureList,
+    answer: str | None = None,
 ) -> Document:
     cells = [[row["name"], *setting_cells(row)] for row in rows]
     figures = FigureList("Side by side", ["setting", *SETTING_COLUMNS], cells)
-    verdict = list(_verdict(rows))
+    verdict = [*([answer] if answer else []), *_verdict(rows)]
     values: GroupFigures = {"groups": rows}
     return Document(title, subtitle, verdict, [], [figures], sections, values, [appendix])
 

@@ -17,7 +17,7 @@ from stepscope.report.terminal.table_style import (
     printable,
     say,
 )
-from stepscope.stats import NO_DIFFERENCE
+from stepscope.stats import CANNOT_TELL, FASTER, NO_DIFFERENCE, SLOWER
 from stepscope.units import (
     duration_format,
     format_bytes,
@@ -42,6 +42,47 @@ def print_comparison(console: Console, found: CompareAnswer) -> None:
     elif found["rounds"]:
         times = f"{found['rounds']} times"
         say(console, f"To find out, run each {times}, in turn, and compare the sets.")
+    console.print()
+    print_prose(console, printable(conclusion_of(found)), style="bold")
+
+
+def conclusion_of(found: CompareAnswer) -> str:
+    """Return in one sentence which side to use, and what it brings against the baseline."""
+    baseline, others = found["baseline"]["name"], found["others"]
+    known = [(seen["ratio"], each) for each in others if (seen := each["ratio"]) is not None]
+    decided = [pair for pair in known if pair[1]["verdict"] in (FASTER, SLOWER)]
+    faster = [pair for pair in decided if pair[1]["verdict"] == FASTER]
+    if faster:
+        ratio, best = max(faster, key=lambda pair: pair[0])
+        name = best["name"]
+        return f"Use {name}: {_times(ratio)} times faster than {baseline}{_interval(best)}."
+    if any(each["verdict"] == CANNOT_TELL for each in others):
+        looks = [(1.0, baseline), *((ratio, each["name"]) for ratio, each in known)]
+        return (
+            f"Undecided: {max(looks)[1]} looks fastest, but there are too few rounds to tell. "
+            "Repeat each setting at least three times."
+        )
+    if len(decided) == len(others) and decided:
+        ratio, best = max(decided, key=lambda pair: pair[0])
+        name = best["name"]
+        said = "is slower" if len(others) == 1 else "is the fastest of the others"
+        return f"Keep {baseline}: {name} {said}, {_times(ratio)} times as fast{_interval(best)}."
+    if len(others) == 1:
+        (only,) = others
+        name = only["name"]
+        return f"Keep {baseline}: {name} is not measurably faster or slower{_interval(only)}."
+    return f"Keep {baseline}: none of the {len(others)} others is measurably faster."
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g}" if ratio < 10 else f"{ratio:,.0f}"
+
+
+def _interval(each: ComparedSide) -> str:
+    ratio = each["ratio"]
+    if ratio is None or ratio["low"] is None or ratio["high"] is None:
+        return ""
+    return f" ({_times(ratio['low'])} to {_times(ratio['high'])})"
 
 
 _Rows = list[list[str]]

@@ -6,19 +6,29 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from stepscope.analyze.comparison_sides import NODE, kinds_of
+from stepscope.analyze.comparison import compare
+from stepscope.analyze.comparison_sides import NODE, kinds_of, read_sides
 from stepscope.analyze.sweep_summary import rows_of
 from stepscope.analyze.throughput import rate_of_trial
+from stepscope.errors import RequestError
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.records.types import RoundFigures, RunMessage, SettingValue
 from stepscope.report.progress_bar import LiveDisplay
-from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.report.terminal.compare_table import conclusion_of
+from stepscope.report.terminal.table_style import (
+    house_table,
+    print_prose,
+    print_table,
+    printable,
+    say,
+)
 from stepscope.units import (
     format_bytes,
     format_clock,
     format_duration,
     format_known,
+    format_path,
     format_range,
     format_share,
 )
@@ -102,7 +112,7 @@ def setting_cells(row: RoundFigures) -> list[str]:
 
 
 def print_sweep(console: Console, sweep: Sweep) -> None:
-    """Print a row for each setting over its rounds, the path of the folder, and the fastest.
+    """Print a row for each setting over its rounds, the path of the folder, and what to use.
 
     Columns that say nothing are left out: complete runs, and an accuracy that was not measured.
     """
@@ -128,9 +138,15 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
         *sorted(failures),
         f"Sweep: {sweep.path}",
     )
-    known = [row for row in rows if row["samples_per_s"]["median"] is not None]
-    if len(known) > 1:
-        best = max(known, key=lambda row: row["samples_per_s"]["median"] or 0.0)
-        rate = format_known(best["samples_per_s"]["median"], "{:,.0f} samples/s".format)
-        fastest = f"Fastest: {_about(best['values'])}, {rate}"
-        say(console, f"{fastest}. Is it proven? stepscope compare {sweep.path}")
+    answer = answer_of_sweep(sweep)
+    if answer is not None:
+        say(console, f"All ratios: stepscope compare {format_path(sweep.path)}", "")
+        print_prose(console, printable(answer), style="bold")
+
+
+def answer_of_sweep(sweep: Sweep) -> str | None:
+    """Return which setting to use, against the first one; None if there is nothing to compare."""
+    try:
+        return conclusion_of(compare(read_sides([str(sweep.path)])))
+    except RequestError:  # one setting, or trials that cannot be compared
+        return None

@@ -55,10 +55,10 @@ def say(console: Console, *lines: str, style: str = "") -> None:
         console.print(Text(line, style=style), soft_wrap=True)
 
 
-def print_prose(console: Console, text: str) -> None:
+def print_prose(console: Console, text: str, *, style: str = "") -> None:
     """Print sentences in lines of at most 80 columns, without breaking paths and flags."""
     width = min(80, console.width)
-    say(console, fill(text, width, break_long_words=False, break_on_hyphens=False))
+    say(console, fill(text, width, break_long_words=False, break_on_hyphens=False), style=style)
 
 
 def printable(text: str) -> str:
