@@ -125,14 +125,25 @@ def _measured_epoch(view: RunView, mean_load_s: float, workers: int) -> Simulate
     if workers:
         receive_s = min(_MOST_RECEIVE_S, quantile(sorted(data_s), 0.25))
     epochs = len(set(view.column("epoch")))
-    simulated = slice(min(_MOST_SIMULATED, max(FEWEST_STEPS, len(batches) // epochs)))
+    length = max(FEWEST_STEPS, len(batches) // epochs)
+    simulated = slice(min(_MOST_SIMULATED, length))
+    trains = _share_of_mean(training_s, simulated)
+    loads = _share_of_mean([each.cpu_s + each.sleep_s for each in batches], simulated)
     return SimulatedEpoch(
-        training_s[simulated],
-        batches[simulated],
+        [each / trains for each in training_s[simulated]],
+        [Batch(each.cpu_s / loads, each.sleep_s / loads) for each in batches[simulated]],
         receive_s,
         _HAND_OVER_S,
-        length=len(batches) // epochs,
+        length=length,
     )
+
+
+def _share_of_mean(times_s: list[float], some: slice) -> float:
+    """Return the mean of some times over that of all: epochs differ."""
+    total_s, some_s = sum(times_s), sum(times_s[some])
+    if not total_s or not some_s:
+        return 1.0
+    return some_s / len(times_s[some]) / (total_s / len(times_s))
 
 
 def _threads(cpu_s: float | None, training_s: float, most: float) -> float:

@@ -296,8 +296,8 @@ def what_if(run: Run, question: str) -> WhatIfPrediction:
     if not equals or not value.strip():
         raise _refusal("", "NAME=VALUE", repr(question), _next("workers=4"))
     if name not in CHANGES:
-        known = f"one of {', '.join(CHANGES)}"
-        raise _refusal("", known, f"{name!r}", _next("workers=4") + nearest(name, CHANGES))
+        advice = f"{nearest(name, CHANGES).strip()} {_next('workers=4')}"
+        raise _refusal("", "a known change", repr(name), advice)
     return CHANGES[name](WhatIf(run), value.strip())
 
 

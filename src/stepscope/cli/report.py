@@ -89,17 +89,21 @@ def report(
 def _answer_what_if(paths: tuple[Path, ...], question: str, *, as_json: bool) -> int:
     recorded = _read(paths)
     if not isinstance(recorded, Run):
-        raise RequestError("what-if: wanted one run: stepscope report RUN --what-if workers=4")
-    found = predict(recorded, question)
+        found = "a sweep" if isinstance(recorded, Sweep) else f"{len(recorded)} runs"
+        raise RequestError(
+            f"what-if: wanted one run, found {found}. Name it: stepscope report RUN --what-if "
+            f"{question}"
+        )
+    expected = predict(recorded, question)
     if as_json:
-        print(dumps(found.to_json()))
+        print(dumps(expected.to_json()))
         return 0
-    low, high = found.interval
-    verb = "faster" if found.speedup >= 1 else "the speed"
+    low, high = expected.interval
+    verb = "faster" if expected.speedup >= 1 else "the speed"
     print(
-        f"With {found.change} the run would take about {format_duration(found.wall_s)}: "
-        f"{found.speedup:.2f} times {verb} ({low:.2f} to {high:.2f}), "
-        f"{format_duration(found.step_s)} a step."
+        f"With {expected.change} the run would take about {format_duration(expected.wall_s)}: "
+        f"{expected.speedup:.2f} times {verb} (90 % interval: {low:.2f} to {high:.2f}), "
+        f"{format_duration(expected.step_s)} a step."
     )
     return 0
 
