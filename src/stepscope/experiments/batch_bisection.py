@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from stepscope.records import schema
 from stepscope.records.types import BatchTrialRecord
@@ -55,16 +56,8 @@ class BatchTrial:
 
     def to_json(self) -> BatchTrialRecord:
         """Return it as plain values."""
-        return {
-            "batch_size": self.batch_size,
-            "accumulate": self.accumulate,
-            "checkpoint_activations": self.checkpoint_activations,
-            "forecast_bytes": self.forecast_bytes,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "status": self.status,
-            "reason": self.reason,
-            "fits": self.fits,
-        }
+        values = {name: value for name, value in vars(self).items() if name != "exit_code"}
+        return cast("BatchTrialRecord", values)
 
 
 @dataclass(frozen=True)

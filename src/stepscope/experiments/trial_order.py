@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 from collections.abc import Mapping, Sequence
 
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments.workload import ARGUMENT, LOADER_SETTINGS
 from stepscope.records.sweep_folder import Trial
 from stepscope.records.types import SettingValue
+from stepscope.settings.load_settings import tomllib
 from stepscope.settings.run_settings import ALIASES, field_names
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DEFAULT_REPEATS = 6
 _NO_AXES = ("name", "out")  # where a run is recorded, not what it does

@@ -766,11 +766,16 @@ class BadSampleEvent(_Timed):
     reason: str
 
 
-class WeightsEvent(_Timed):
-    event: Literal["weights"]
+class LoadedTensors(TypedDict):
+    """Pretrained weights that were loaded; `fresh` names the tensors that were not."""
+
     tensors: int
     fresh: list[str]
     has_vocabulary: bool
+
+
+class WeightsEvent(_Timed, LoadedTensors):
+    event: Literal["weights"]
 
 
 class RequestsRetriedEvent(_Timed):
@@ -1018,13 +1023,8 @@ class ForecastMessage(TypedDict):
     forecast: MemoryForecast
 
 
-class WeightsMessage(TypedDict):
-    """Pretrained weights were loaded; `fresh` names the tensors that were not."""
-
+class WeightsMessage(LoadedTensors):
     type: Literal["weights"]
-    tensors: int
-    fresh: Sequence[str]
-    has_vocabulary: bool
 
 
 class DownloadMessage(TypedDict):

@@ -16,7 +16,7 @@ from stepscope.files import read_bounded_text
 from stepscope.settings.run_settings import ALIASES, RunSpec, field_names, takes_number
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    import tomllib as tomllib
 else:
     import tomli as tomllib
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from stepscope.meter.step_rows import EpochTiming, epoch_values
 from stepscope.models.pretrained import LoadedWeights
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
-from stepscope.records.types import Environment, EpochMessage, WorkersMessage
+from stepscope.records.types import Environment, EpochMessage, WeightsMessage, WorkersMessage
 from stepscope.settings import RunSpec
 from stepscope.train.accuracy import RANKS, AccuracyCounter
 from stepscope.train.device import describe_torch
@@ -199,8 +199,11 @@ class RunMessages:
             "from": fallback.before,
             "to": fallback.after,
         }
+        self._record_and_send("workers_fallback", message)
+
+    def _record_and_send(self, event: str, message: WorkersMessage | WeightsMessage) -> None:
+        self.event(event, **{name: value for name, value in message.items() if name != "type"})
         self.send(message)
-        self.event("workers_fallback", **{k: v for k, v in message.items() if k != "type"})
 
     def notice(self, notice: Notice) -> None:
         """Record a notice about a batch."""
@@ -208,15 +211,13 @@ class RunMessages:
 
     def weights(self, taken: LoadedWeights, has_vocabulary: bool) -> None:
         """Report which pretrained weights were loaded."""
-        self.event("weights", **asdict(taken), has_vocabulary=has_vocabulary)
-        self.send(
-            {
-                "type": "weights",
-                "tensors": taken.tensors,
-                "fresh": taken.fresh,
-                "has_vocabulary": has_vocabulary,
-            }
-        )
+        message: WeightsMessage = {
+            "type": "weights",
+            "tensors": taken.tensors,
+            "fresh": list(taken.fresh),
+            "has_vocabulary": has_vocabulary,
+        }
+        self._record_and_send("weights", message)
 
     def ready(self, spec: RunSpec, began_ns: int, group: Environment | None = None) -> None:
         """Report that the training is built; `group` describes its process group."""

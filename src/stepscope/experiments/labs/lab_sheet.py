@@ -5,7 +5,6 @@ Its `[over]` gives every combination of values, each combined with every one of 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -13,11 +12,7 @@ from typing import Literal
 
 from stepscope.experiments.trial_order import grid
 from stepscope.records.types import LabPlot, MissingPart, SettingValue
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from stepscope.settings.load_settings import tomllib
 
 _SHEETS = resources.files(__package__).joinpath("sheets")
 

@@ -14,7 +14,11 @@ _MICRO = 1e-6
 
 def find(root: Path) -> list[Sensor]:
     """List the batteries of the machine, without those of a mouse or a pen."""
-    supplies = matching(root / "sys/class/power_supply", "*")
+    batteries = [
+        supply
+        for supply in matching(root / "sys/class/power_supply", "*")
+        if word_in(supply / "type") == "Battery" and word_in(supply / "scope") != "Device"
+    ]
     return [
         Sensor(
             f"battery {supply.name}",
@@ -23,12 +27,8 @@ def find(root: Path) -> list[Sensor]:
             partial(_power_w, supply),
             frozenset({EVERYTHING}),
         )
-        for number, supply in enumerate(filter(_is_ours, supplies))
+        for number, supply in enumerate(batteries)
     ]
-
-
-def _is_ours(supply: Path) -> bool:
-    return word_in(supply / "type") == "Battery" and word_in(supply / "scope") != "Device"
 
 
 def _power_w(supply: Path) -> float:

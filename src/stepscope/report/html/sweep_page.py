@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stepscope.analyze.comparison_sides import Group, groups_of, name_of
 from stepscope.analyze.sweep_summary import rate_interval, rows_of
 from stepscope.records import schema
-from stepscope.records.sweep_folder import Sweep, Trial
+from stepscope.records.sweep_folder import Sweep
 from stepscope.records.types import GroupFigures, GroupRow
 from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
 from stepscope.report.html.page_content import Document, Section
@@ -38,7 +38,10 @@ def document_of_sweep(sweep: Sweep) -> Document:
         "Trials",
         ["trial", "setting", "round", "status", "reason"],
         [
-            [str(each.index), name_of(each.values), str(each.repeat), *_outcome(each)]
+            [
+                *(str(each.index), name_of(each.values), str(each.repeat)),
+                *(each.status.replace("_", " "), each.reason or ""),
+            ]
             for each in sweep.trials
         ],
     )
@@ -62,10 +65,6 @@ def _document(
     verdict = [*([answer] if answer else []), *_verdict(rows)]
     values: GroupFigures = {"groups": rows}
     return Document(title, subtitle, verdict, [], [figures], sections, values, [appendix])
-
-
-def _outcome(trial: Trial) -> tuple[str, str]:
-    return trial.status.replace("_", " "), trial.reason or ""
 
 
 def _row(group: Group) -> GroupRow:
