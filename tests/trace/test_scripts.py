@@ -159,8 +159,8 @@ def test_a_phase_lasts_as_long_as_timers_placed_by_hand_say(trace, case: str):
     for phase in PHASES:
         by_hand_s = [row[phase] for row in rows]
         pairs = zip(run.steps[f"{phase}_s"], by_hand_s, strict=True)
-        differences_s = [abs(traced_s - hand_s) for traced_s, hand_s in pairs if traced_s is not None]
-        difference_s = quantiles(differences_s, n=4)[0]
+        off = [abs(traced_s - hand_s) for traced_s, hand_s in pairs if traced_s is not None]
+        difference_s = quantiles(off, n=4)[0]
         if difference_s > max(0.05 * median(by_hand_s), 0.1e-3) + own_s:
             off_s[phase] = difference_s
     assert off_s == {}

@@ -307,6 +307,7 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 for batch in DataLoader(loader.dataset, 8, num_workers=1):
     step(*batch)
+time.sleep(0.3)  # a thread of the loader's queue ends soon after it
 random.seed(5)
 print(threading.active_count(), random.random(), torch.rand(1).item() >= 0, flush=True)
 os._exit(4)
@@ -319,7 +320,7 @@ def test_threads_signals_forks_and_warnings_are_as_without_us(person: Person) ->
     plain = person.python(script, env=environment)
     traced = person.trace(script, env=environment, warm=False)
     assert plain.code == 4, plain.err
-    assert (traced.code, traced.out.partition("\n\n")[0]) == (4, plain.out.rstrip()), traced.err
+    assert (traced.code, traced.out) == (4, plain.out), traced.err
     assert person.latest().summary["steps"] == 9
 
 
