@@ -17,7 +17,7 @@ from stepscope.report.terminal.table_style import (
     printable,
     say,
 )
-from stepscope.stats import CANNOT_TELL, FASTER, NO_DIFFERENCE, SLOWER
+from stepscope.stats import CANNOT_TELL, FASTER, NO_DIFFERENCE
 from stepscope.units import (
     duration_format,
     format_bytes,
@@ -27,6 +27,7 @@ from stepscope.units import (
 )
 
 _NAME_WIDTH = 20
+_WIDE = 1.2  # the ends of an interval that decides nothing
 
 
 def print_comparison(console: Console, found: CompareAnswer) -> None:
@@ -50,8 +51,7 @@ def conclusion_of(found: CompareAnswer) -> str:
     """Return in one sentence which side to use, and what it brings against the baseline."""
     baseline, others = found["baseline"]["name"], found["others"]
     known = [(seen["ratio"], each) for each in others if (seen := each["ratio"]) is not None]
-    decided = [pair for pair in known if pair[1]["verdict"] in (FASTER, SLOWER)]
-    faster = [pair for pair in decided if pair[1]["verdict"] == FASTER]
+    faster = [pair for pair in known if pair[1]["verdict"] == FASTER]
     if faster:
         ratio, best = max(faster, key=lambda pair: pair[0])
         name = best["name"]
@@ -62,16 +62,25 @@ def conclusion_of(found: CompareAnswer) -> str:
             f"Undecided: {max(looks)[1]} looks fastest, but there are too few rounds to tell. "
             "Repeat each setting at least three times."
         )
-    if len(decided) == len(others) and decided:
-        ratio, best = max(decided, key=lambda pair: pair[0])
-        name = best["name"]
-        said = "is slower" if len(others) == 1 else "is the fastest of the others"
-        return f"Keep {baseline}: {name} {said}, {_times(ratio)} times as fast{_interval(best)}."
-    if len(others) == 1:
-        (only,) = others
-        name = only["name"]
-        return f"Keep {baseline}: {name} is not measurably faster or slower{_interval(only)}."
-    return f"Keep {baseline}: none of the {len(others)} others is measurably faster."
+    ratio, best = max(known, key=lambda pair: pair[0])
+    name = best["name"]
+    if best["verdict"] == NO_DIFFERENCE and _is_wide(best):
+        return (
+            f"Undecided: {name} looks {_times(ratio)} times as fast as {baseline}, but the rounds "
+            f"differ too much to tell{_interval(best)}. Use more rounds, on a quiet machine."
+        )
+    if len(others) > 1:
+        return f"Keep {baseline}: none of the {len(others)} others is measurably faster."
+    if best["verdict"] == NO_DIFFERENCE:
+        return f"Keep {baseline}: {name} is not measurably faster or slower{_interval(best)}."
+    return f"Keep {baseline}: {name} is slower, {_times(ratio)} times as fast{_interval(best)}."
+
+
+def _is_wide(each: ComparedSide) -> bool:
+    ratio = each["ratio"]
+    if ratio is None or ratio["low"] is None or ratio["high"] is None:
+        return True
+    return ratio["high"] > _WIDE * ratio["low"]
 
 
 def _times(ratio: float) -> str:
