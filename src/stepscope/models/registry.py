@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from stepscope.errors import MissingExtraError, RequestError, nearest, require_packages
+from stepscope.errors import RequestError, nearest, require_packages
 from stepscope.models.efficient_design import is_design, read_design
 
 if TYPE_CHECKING:
@@ -87,13 +87,9 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
     check_name(name)
     if classes < 1:
         raise RequestError(f"model {name!r} needs at least 1 class, got {classes}.")
-    try:
-        from stepscope.models.batch_norm import without_batch_norm
-        from stepscope.models.user_model import build_user_model
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtraError("building a model", "torch", "train") from error
+    require_packages("building a model", "train", "torch")
+    from stepscope.models.batch_norm import without_batch_norm
+    from stepscope.models.user_model import build_user_model
 
     if name in ZOO:
         check_installed(name)

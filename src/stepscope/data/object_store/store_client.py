@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from stepscope.data.object_store.aws_profile import profile_settings
 from stepscope.data.object_store.store_url import Address
-from stepscope.errors import DataError, MissingExtraError
+from stepscope.errors import DataError, require_packages
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
@@ -254,10 +254,8 @@ class _Wrong(Exception):  # noqa: N818 - about an object, not a program
 
 
 def _open(address: Address, retry_policy: RetryPolicy) -> Handle:
-    try:
-        from obstore.store import from_url
-    except ImportError as error:
-        raise MissingExtraError(f"reading {address.url}", "obstore", "s3") from error
+    require_packages(f"reading {address.url}", "s3", "obstore")
+    from obstore.store import from_url
 
     config = _s3_config(address) if address.url.startswith("s3://") else None
     try:

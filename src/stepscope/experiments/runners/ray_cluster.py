@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope import __version__
-from stepscope.errors import MachineError, MissingExtraError, RequestError, error_of
+from stepscope.errors import MachineError, RequestError, error_of, require_packages
 from stepscope.experiments.runners.ray_task import Refusal
 from stepscope.experiments.workload import Workload
 from stepscope.records.types import SettingValue
@@ -120,10 +120,9 @@ class Node:
 @contextmanager
 def connected(address: str) -> Iterator[NodePool]:
     """Connect to the cluster at an address, HOST:PORT or `auto`; all its nodes must be fit."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError("--on ray", "ray", "ray") from error
+    require_packages("--on ray", "ray", "ray")
+    import ray
+
     address = find_cluster(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.errors import AnswerIsNo, MissingExtraError
+from stepscope.errors import AnswerIsNo, require_packages
 from stepscope.experiments.search.search_budget import SearchBudget
 from stepscope.experiments.search.search_space import Space, suggest
 from stepscope.records.types import DesignProposal, SettingValue
@@ -49,11 +49,10 @@ def propose(
         AnswerIsNo: too many in a row exceed the budget, or everything was proposed.
         MissingExtraError: Optuna is not installed.
     """
-    try:
-        import optuna
-        from optuna.trial import TrialState
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("a search", str(error.name), "search") from error
+    require_packages("a search", "search", "optuna")
+    import optuna
+    from optuna.trial import TrialState
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize")
     proposals: list[DesignProposal] = []
