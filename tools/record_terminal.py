@@ -21,7 +21,7 @@ from rich.text import Text
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "quickstart.md"
 PICTURE = ROOT / "docs" / "pictures" / "trace.svg"
-COLUMNS = 92
+COLUMNS = 82
 SCRIPT = "train.py"
 
 

@@ -1,5 +1,7 @@
 """Make the pictures of docs/pictures: real runs, their pages, photographed in Chromium.
 
+The run is a trace of the quickstart's slow script, as in `tools/record_terminal.py`.
+
     .venv/bin/python tools/screenshots.py
 
 Wants Chromium (Debian: apt-get install chromium) and the extras `train`, `report` and `dev`. It
@@ -16,9 +18,10 @@ from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
+from record_terminal import PAGE, script_of
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-WIDTH, HEIGHT = 1180, 1900
+WIDTH, HEIGHT = 1240, 1500
 TRAINING = ("--samples", "12000", "--epochs", "3", "--seed", "1")
 
 
@@ -29,12 +32,14 @@ def stepscope(folder: Path, *words: str) -> None:
 
 
 def make_pages(folder: Path) -> dict[str, Path]:
-    """Make the runs, and a page of one, of three and of a sweep."""
+    """Make the runs, and a page of a traced script, of three runs and of a sweep."""
+    (folder / "train.py").write_text(script_of(PAGE), encoding="utf-8")
+    stepscope(folder, "trace", "--out", "traces", "train.py")
+    stepscope(folder, "report", "traces/latest", "--html", "run.html")
     for batch in ("32", "128", "512"):
         named = ["--batch-size", batch, "--layers", "10", "--name", f"lenet, batch {batch}"]
         stepscope(folder, "run", *TRAINING, *named, "--out", f"runs-{batch}")
     runs = [f"runs-{batch}/latest" for batch in ("32", "128", "512")]
-    stepscope(folder, "report", runs[0], "--html", "run.html")
     stepscope(folder, "report", *runs, "--html", "runs.html")
     delayed = ("--samples", "4000", "--epochs", "2", "--pipeline-delay-ms", "0.3")
     rounds = ("--over", "workers=0,1,2,4", "--repeats", "6")
@@ -50,8 +55,7 @@ def photograph(browser: Browser, page: Path, picture: Path, scheme: str = "light
         color_scheme="dark" if scheme == "dark" else "light",
     )
     tab.goto(page.as_uri())
-    tab.wait_for_selector("svg")
-    tab.wait_for_timeout(1500)  # until the last chart is drawn
+    tab.wait_for_selector("html[data-drawn=all]")
     tab.screenshot(path=picture)
     tab.close()
     Image.open(picture).convert("RGB").save(picture, optimize=True)
