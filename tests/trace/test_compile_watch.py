@@ -18,19 +18,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-
+class Noisy(nn.Module):
     def forward(self, x):
-        made = self.layer(x)
         print(end="")
-        return made.relu()
+        return x.relu()
 
 
 torch.manual_seed(0)
-model = Net()
+model = nn.Sequential(nn.Linear(4, 2), Noisy())
 compiled = torch.compile(model, dynamic=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = TensorDataset(torch.rand(11, 4), torch.rand(11, 2))
@@ -81,6 +76,11 @@ def test_graph_breaks_have_their_line_and_reason(traced: dict[str, Any]) -> None
     line = SCRIPT.splitlines().index('        print(end="")') + 1
     assert found["line"] == f"train.py:{line}"
     assert "Failed to trace builtin operator" in found["reason"]
+
+
+def test_hooks_are_not_compiled_themselves(traced: dict[str, Any]) -> None:
+    functions = {each["function"] for each in traced["compilation"]["compilations"]}
+    assert "call" not in functions  # the hook on modules, which a graph break reaches
 
 
 def test_a_compiled_script_says_why_its_operations_are_not_counted(traced: dict[str, Any]) -> None:

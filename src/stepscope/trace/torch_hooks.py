@@ -158,7 +158,26 @@ def _call(state: HookState, original: Any) -> Any:
                 state.awaits_backward = state.awaits_backward or (grad and samples_known)
                 extend((end, now_ns(), grad, None, buffer.queue and buffer.queue.mark()))
 
+    _never_compile(call)
     return call
+
+
+def _never_compile(function: Any) -> None:
+    """Let torch.compile step over a hook, as over torch's own `__call__`, to what it calls.
+
+    After a graph break inner modules are called from Python. Compiled as code of its own, the hook
+    would be compiled again for each class of module, and then no more.
+    """
+    try:
+        from torch._C._dynamo.eval_frame import (
+            _FrameAction,
+            _FrameExecStrategy,
+            set_code_exec_strategy,
+        )
+    except ImportError:  # torch 2.5 and before
+        return
+    skips = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
+    set_code_exec_strategy(function.__code__, skips)
 
 
 def _only_passes_on(call: Any) -> bool:
