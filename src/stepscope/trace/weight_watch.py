@@ -51,10 +51,11 @@ _SEARCHED_PASSES = 8
 # Shapes of inputs of `torch.autograd.grad` that are kept apart.
 _MOST_INPUTS = 32
 
-# How many weights are compared by value, and by how many of their values. Each takes 5 us, and
-# waits for a device.
-_SAMPLED_WEIGHTS = 6
-_SAMPLED_VALUES = 8
+# How many of the weights of a backward pass are compared by value, and by how many of their values.
+# The smallest are: a bias changes more often than any one value of a kernel. Each takes 2 to 5 us,
+# and waits for a device.
+_SAMPLED_WEIGHTS = 3
+_SAMPLED_VALUES = 16
 
 # After more steps than this without a fetch, the loop has no loader.
 STEPS_OF_ONE_FETCH = 8
@@ -88,23 +89,31 @@ class Weight:
         self._tensor = weakref.ref(tensor)
         self._storage = StorageWeakRef(tensor.untyped_storage())
         self._version, self._address = tensor._version, tensor.data_ptr()
-        self._values = _values(tensor) if self.samples else None
+        self._values = _values(tensor) if self.samples else []
+
+    def renew(self, tensor: torch.Tensor) -> None:
+        """Take the same tensor as it is now; its values were renewed when they were compared."""
+        if tensor.data_ptr() != self._address:
+            self.bind(tensor)
+        self._version = tensor._version
 
     def is_marked(self, tensor: torch.Tensor) -> bool:
         """Return whether the version counter or the address of the tensor differs."""
         return tensor._version != self._version or tensor.data_ptr() != self._address
 
     def has_other_values(self, tensor: torch.Tensor) -> bool:
-        """Return whether a sample of the values differs."""
+        """Return whether a sample of the values differs, and take it."""
         if not self.samples:
             return False
-        now = _values(tensor)
-        return now != self._values and repr(now) != repr(self._values)  # NaN is not NaN
+        before, self._values = self._values, _values(tensor)
+        return self._values != before
 
 
-def _values(tensor: torch.Tensor) -> Any:
-    every = max(1, tensor.numel() // _SAMPLED_VALUES)
-    return tensor.detach().flatten()[::every].tolist()
+def _values(tensor: torch.Tensor) -> list[float | None]:
+    sample, count = tensor.detach().flatten(), tensor.numel()
+    if count > _SAMPLED_VALUES:
+        sample = sample[:: count // _SAMPLED_VALUES]
+    return [value if value == value else None for value in sample.tolist()]  # NaN equals nothing
 
 
 class WeightWatch:
@@ -191,7 +200,7 @@ class WeightWatch:
                 for weight in self._weights:
                     tensor = weight.tensor
                     if tensor is not None and weight.is_marked(tensor):
-                        weight.bind(tensor)
+                        weight.renew(tensor)
             self._has_pass, self._has_looked = True, False
             self._place = self._recorded()
         except Exception:  # tensors of another kind: the script continues without the watch
@@ -221,18 +230,19 @@ class WeightWatch:
     def _take_new(self, tensors: Sequence[torch.Tensor]) -> list[Weight]:
         """Note tensors: each takes the place of a weight that is gone, or is a new one."""
         gone = [weight for weight in self._weights if weight.is_gone]
-        every, taken = max(1, len(tensors) // _SAMPLED_WEIGHTS), []
-        for number, tensor in enumerate(reversed(tensors)):
+        samples = {*map(id, sorted(tensors, key=torch.numel)[:_SAMPLED_WEIGHTS])}
+        taken = []
+        for tensor in tensors:
             weight = next((each for each in gone if each.shape == tensor.shape), None)
             if weight is None:
-                samples = self._compares_values and number % every == 0
-                weight = Weight(tensor, samples=samples)
+                is_sampled = self._compares_values and id(tensor) in samples
+                weight = Weight(tensor, samples=is_sampled)
                 self._weights.append(weight)
             else:
                 gone.remove(weight)
                 weight.bind(tensor)
             taken.append(weight)
-        return taken[::-1]
+        return taken
 
     def _take_inputs(self, inputs: Any) -> None:
         """Note the inputs of `torch.autograd.grad`; others in their place are an update."""
@@ -314,7 +324,7 @@ class WeightWatch:
         for weight in changed:
             tensor = weight.tensor
             if tensor is not None:
-                weight.bind(tensor)
+                weight.renew(tensor)
         self._has_pass = False
         updater, before = self._updater_of(changed), state.updated_by
         is_first = not before or updater in before
