@@ -86,7 +86,7 @@ def scale(
                 named_settings([] if spec is None else [spec], settings or {}),
                 _PROCESSES if processes is None else _counts("processes", processes),
                 count("repeats", repeats, scale_trials.REPEATS),
-                _prediction(predict, bandwidth, latency),
+                *_prediction(predict, bandwidth, latency),
             )
             done = scale_trials.start(request, display)
     leave_report(done.path, Console(file=sys.stderr))
@@ -99,15 +99,15 @@ def scale(
 
 def _prediction(
     predict: str | None, bandwidth: str | None, latency: str | None
-) -> scale_trials.Prediction | None:
+) -> tuple[tuple[int, ...], float | None, float | None]:
     if predict is None:
         for flag, value in (("bandwidth", bandwidth), ("latency", latency)):
             if value is not None:
                 raise RequestError(f"{flag}: needs --predict, numbers of processes like 4,8,16.")
-        return None
+        return (), None, None
     if bandwidth is None:
         raise RequestError("predict: needs --bandwidth of the network, like 25Gbit or 10GB/s.")
-    return scale_trials.Prediction(
+    return (
         _counts("predict", predict),
         _read("bandwidth", parse_bandwidth, bandwidth),
         None if latency is None else _read("latency", parse_duration, latency),

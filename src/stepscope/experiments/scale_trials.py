@@ -109,44 +109,39 @@ _STEPS = 30
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The numbers of processes to predict, and the assumed network."""
-
-    processes: tuple[int, ...]
-    bandwidth_bytes_per_s: float
-    latency_s: float | None = None
-
-
-@dataclass(frozen=True)
 class ScaleRequest:
-    """The numbers of processes to try and how often; `asked` are the user's settings."""
+    """The numbers of processes to try and how often; `asked` are the user's settings.
+
+    `predict` are larger numbers, each process on a machine of an assumed network.
+    """
 
     asked: Mapping[str, SettingValue]
     processes: tuple[int, ...]
     repeats: int = REPEATS
-    prediction: Prediction | None = None
+    predict: tuple[int, ...] = ()
+    bandwidth_bytes_per_s: float | None = None
+    latency_s: float | None = None
 
 
 def start(request: ScaleRequest, listener: SweepListener) -> Sweep:
     """Make the folder and every trial in it; refuse trials that could only fail."""
     spec = TrainingWorkload(request.asked).spec({"processes": 1})
     scale = Scale(spec.batch_size, tuple(sorted(request.processes)))
-    check_numbers(scale, () if request.prediction is None else request.prediction.processes)
+    check_numbers(scale, request.predict)
     steps = start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
     short: dict[str, SettingValue] = {"epochs": 1, "max_steps": steps}
     # The memory forecast counts the gradients, and takes seconds.
-    quick = request.prediction is None
+    quick = not request.predict
     workload = TrainingWorkload({**short, **request.asked, "evaluate": False}, quick=quick)
     for values in scale.settings():
         check_trial(workload, values, spec.batch_size)
-    asked = request.prediction
     plan: ScalePlan = {
         "scale": {
             "batch_size": scale.batch_size,
             "processes": list(scale.processes),
-            "predict": [] if asked is None else sorted(asked.processes),
-            "bandwidth_bytes_per_s": None if asked is None else asked.bandwidth_bytes_per_s,
-            "latency_s": None if asked is None else asked.latency_s,
+            "predict": sorted(request.predict),
+            "bandwidth_bytes_per_s": request.bandwidth_bytes_per_s,
+            "latency_s": request.latency_s,
             "exchanges": [],
         }
     }
