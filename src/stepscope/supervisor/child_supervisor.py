@@ -173,9 +173,6 @@ def supervise(
             limit = format_duration(supervised.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
             outcome.reason = f"stopped at its time limit of {limit}"
-        if watch.hang is not None and watch.hang.stopped_because is not None:
-            outcome.status, outcome.exit_code = schema.FAILED, 1
-            outcome.reason = watch.hang.stopped_because
         if outcome.status == schema.OUT_OF_MEMORY:
             memory.add_guard_event("ended")
     finally:
@@ -288,6 +285,11 @@ class ChildWatch:
                 self.ready = message
                 self._record_environment(message)
             self.listener.message(message)
+
+    @property
+    def stopped_because(self) -> str | None:
+        """Why it was stopped, if it hung."""
+        return None if self.hang is None else self.hang.stopped_because
 
     @property
     def raised(self) -> str | None:

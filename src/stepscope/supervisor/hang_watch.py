@@ -108,6 +108,7 @@ class HangWatch:
         self._window: deque[tuple[float, float, float]] = deque()
         self._is_evaluating = False
         self._is_training = False
+        self._has_stepped = False  # its rows may still be in memory
         self._hangs = False
         self._stop_requested_at: float | None = None
         self._asked: list[psutil.Process] = []
@@ -115,6 +116,7 @@ class HangWatch:
     def heard(self, message: RunMessage) -> None:
         """Take a message of the training as progress."""
         self._is_evaluating = message["type"] == "testing"
+        self._has_stepped = self._has_stepped or message["type"] == "progress"
         self._is_training = self._is_training or message["type"] == "ready"
         self._moved()
 
@@ -215,7 +217,7 @@ class HangWatch:
         since = f"no step yet after {silent}"
         if median_s is not None:
             since = f"no step for {silent} (usually one in {format_duration(median_s)})"
-        elif self._stacks.has_note(STEPPED):
+        elif self._has_stepped or self._stacks.has_note(STEPPED):
             since = f"no step for {silent}"
         if is_busy:
             since += ", although its processes are busy"

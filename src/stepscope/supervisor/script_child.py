@@ -256,6 +256,8 @@ def script_outcome(watch: ChildWatch, returncode: int) -> Outcome:
 
 def _exit_outcome(watch: ChildWatch, returncode: int) -> Outcome:
     raised = watch.raised or ""
+    if watch.stopped_because is not None:
+        return Outcome(schema.FAILED, watch.stopped_because, 1)
     if returncode == 0:
         return Outcome(schema.COMPLETED, None, 0)
     if returncode == -signal.SIGINT or raised.startswith("KeyboardInterrupt"):

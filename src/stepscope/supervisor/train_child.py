@@ -80,13 +80,17 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 def training_outcome(watch: ChildWatch, returncode: int) -> Outcome:
     """Return how a training ended: as it reported, or else by its exit status."""
     reported, failure = watch.outcome, watch.recording_error
+    result: TrainingResult
+    if watch.stopped_because is not None:
+        result = {} if reported is None else reported.result
+        return Outcome(schema.FAILED, watch.stopped_because, 1, result=result)
     if _ended_by_guard(watch):
         reason = watch.memory.what_happened()
         if reported is not None and reported.status == schema.OUT_OF_MEMORY:
             reason += "; it ended between two steps, with a checkpoint"
         return _out_of_memory(watch, reason)
     if failure is not None and (reported is None or reported.exit_code in (0, 130)):
-        result: TrainingResult = {}
+        result = {}
         if reported is not None:
             result["instrument"] = reported.result.get("instrument", {})
         return Outcome(schema.FAILED, str(failure), failure.exit_code, result=result)
