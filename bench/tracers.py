@@ -36,6 +36,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -160,9 +161,9 @@ class Weighed(Tracer):
     flushings: list[float] = field(default_factory=list)
 
     def _flush(self) -> None:
-        own_ns, steps_before = self.own_ns, self.steps
+        own_ns, steps_before = self.own_ns, self._writer.detector.tracker.steps
         super()._flush()
-        steps = self.steps - steps_before
+        steps = self._writer.detector.tracker.steps - steps_before
         self.flushings += [(self.own_ns - own_ns) * 1e-9 / max(1, steps)] * steps
 
 
@@ -196,19 +197,25 @@ def traced(training: Training) -> Iterator[tuple[Block, Weighed]]:
         tracer = Weighed(made.path, now_ns())
         tracer.start()
         tracer._patches.undo()
+        sampling = tracer._sampler._thread
+        sampling.pause()
         switch = Switched()
-        torch_hooks.install(tracer._hooks, switch)
+        with mock.patch.object(torch_hooks, "Patches", return_value=switch):
+            torch_hooks.install(tracer._hooks)
 
         def block() -> list[float]:
             switch.on = True
+            sampling.resume()
             try:
                 return training.block()
             finally:
+                sampling.pause()
                 switch.on = False
 
         try:
             yield block, tracer
         finally:
+            tracer._sampler.stop()
             switch.undo()
 
 
