@@ -22,8 +22,8 @@ from stepscope.errors import RequestError, nearest
 from stepscope.records.run_reader import Run
 from stepscope.records.types import EpochRow, WhatIfAnswer
 
-# The share by which predicted step times are off. With a run's sampling error it contains 90 % of
-# the measured times of bench/what_if.py.
+# The share by which predicted step times are off. With a run's sampling error it contains about
+# 90 % of the measured times of bench/what_if.py.
 MODEL_ERROR = 0.15
 _NORMAL_90 = 1.645  # standard deviations that contain 90 %
 _BLOCKS = 10
