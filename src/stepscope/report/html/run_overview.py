@@ -27,6 +27,7 @@ _SHORTENS = {
     "slow_samples": "data",
     "large_transfer": "transfer",
     "large_optimizer": "optimizer",
+    "unfused_optimizer": "optimizer",
     "synchronising_reads": "other",
     "logging_in_loop": "other",
     "metrics_in_loop": "other",
@@ -35,6 +36,7 @@ _SHORTENS = {
     "garbage_collection": "other",
     "work_in_loop": "other",
     "frequent_evaluation": "evaluation",
+    "gradients_in_evaluation": "evaluation",
     "frequent_checkpoints": "checkpoints",
     "gaps_between_epochs": "gaps",
 }
