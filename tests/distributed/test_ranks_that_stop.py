@@ -75,6 +75,7 @@ def watch_of(made: run_folder.RunFolder, stops: int = 0, **known: Any) -> ChildW
         "recording_error": None,
         "forecast": None,
         "ready": None,
+        "stopped_because": None,
     }
     seen |= {"folder": made, "signals": StopSignals(stops=stops), **known}
     return cast(ChildWatch, SimpleNamespace(**seen, sampler=SimpleNamespace(origin_ns=0)))
