@@ -63,6 +63,8 @@ def waiting_for_data(view: RunView) -> Finding | None:
     saves_s = (view.mean_step_s - change.step_s) * len(view.run.steps)
     if model.workers:  # the first wait of an epoch is for its workers to start
         saves_s -= restart_s(view)
+    elif part is not None and part.cause == _SLOW_SAMPLES:
+        saves_s += _slow_samples_of_evaluations_s(view)
     text = f"{format_share(share)} of every step waits for data{_where(model.workers)}"
     text += f": {part.text} {format_share(part.share)} of loading." if part else "."
     return Finding(
@@ -86,12 +88,35 @@ def _best_change(view: RunView, model: StepModel, part: _Part | None) -> _Change
         less = _Change("slow_loading", "make loading cheaper: cache or simplify it", less_s)
     else:
         less = _Change(part.cause, part.change, model.with_cheaper_loading(part.share))
+    if part is not None and part.cause == _SLOW_SAMPLES:
+        # More workers hardly help: a slow sample holds up its batch all the same.
+        return less._replace(step_s=_step_without_slow_samples(view) or less.step_s)
     if best <= model.workers or model.step_s < _WORTHWHILE * workers.step_s:
         return less
     enough_s = model.step_s - _MOSTLY * (model.step_s - less.step_s)
-    # A slow sample holds up its batch whatever the other workers do.
-    rare = part is not None and part.cause == _SLOW_SAMPLES
-    return less if rare or workers.step_s > enough_s else workers
+    return less if workers.step_s > enough_s else workers
+
+
+def _step_without_slow_samples(view: RunView) -> float | None:
+    """Return the mean time of steps whose batch has no slow sample; None if they are few."""
+    loader = view.run.summary.get("loader")
+    slow_s = (
+        min((each["took_s"] for each in loader["slow_samples"]), default=0.0) if loader else 0.0
+    )
+    both = zip(view.step_s, view.column("load_s"), strict=True)
+    quick = [step_s for step_s, load_s in both if load_s is not None and load_s < slow_s / 2]
+    return sum(quick) / len(quick) if len(quick) >= _FEWEST_BATCHES else None
+
+
+def _slow_samples_of_evaluations_s(view: RunView) -> float:
+    """Return the time of slow samples that the training process loads for evaluations."""
+    loader, trained = view.run.summary.get("loader"), view.run.summary.get("samples")
+    if loader is None or trained is None or not loader["sample_s"]:
+        return 0.0
+    rows = (row for row in view.run.epoch_rows() if row["split"] != "train")
+    evaluation_s = sum(row["total_s"] or 0.0 for row in rows)
+    others = max(0, loader["samples"] - trained)
+    return min(evaluation_s, others * loader["sample_s"] * loader["slow_share"])
 
 
 def _settings(view: RunView, workers: int) -> str:
