@@ -174,6 +174,17 @@ def test_even_samples_have_no_slow_share() -> None:
     assert times.slow_share() == 0.0
 
 
+@pytest.mark.parametrize(("repeats", "share"), [(True, 0.5), (False, 0.0)])
+def test_samples_are_slow_if_the_same_ones_are_in_every_epoch(repeats: bool, share: float) -> None:
+    times = ItemTimes()
+    for epoch in range(3):
+        for index in range(400):
+            # What other processes delay is another sample each time.
+            slow = index % 40 == (7 if repeats else 7 + epoch)
+            times.add(index, 40_000_000 if slow else 1_000_000)
+    assert times.slow_share() == pytest.approx(share, abs=0.15)
+
+
 @pytest.mark.parametrize(
     ("index", "kept"),
     [

@@ -129,6 +129,14 @@ def test_random_numbers_and_listed_threads_are_the_scripts_own() -> None:
         assert torch.equal(torch.get_rng_state(), drawn)
 
 
+def test_the_switch_interval_is_the_scripts_own_again() -> None:
+    usual_s = sys.getswitchinterval()
+    with sampled():
+        time.sleep(0.05)
+        assert sys.getswitchinterval() < usual_s
+    assert sys.getswitchinterval() == usual_s
+
+
 def test_variables_of_a_function_die_when_it_returns() -> None:
     class Large:
         pass

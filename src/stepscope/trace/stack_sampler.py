@@ -13,6 +13,7 @@ import contextlib
 import functools
 import gc
 import linecache
+import math
 import os
 import re
 import signal
@@ -39,6 +40,9 @@ INTERVAL_S = 0.02
 _MOST = 16_384
 _DEEPEST = 200  # frames that are looked at
 _LONGEST_TEXT = 80
+_SWITCH_S = 0.005  # Python's own interval
+_QUICK_SWITCH_S = 0.0002
+_FEW_THREADS = 2  # ours, and one that mostly waits: a worker's queue, a progress bar
 _MOST_LINES = 200
 _STRINGS = re.compile(r"""(["'])(?:\\.|(?!\1).)*(?:\1|$)""")
 _SIGNALS = signal.valid_signals()
@@ -138,6 +142,7 @@ class SamplingThread:
         """End the thread until `resume`."""
         if self._runs:
             self._runs = False
+            _set_switch_interval(quick=False)
             self._stops.release()
             self._ended.acquire(timeout=1.0)
 
@@ -159,6 +164,7 @@ class SamplingThread:
         with contextlib.suppress(Exception):  # the script continues without samples
             interval_s = self.interval_s
             while not stops.acquire(True, interval_s):
+                _set_switch_interval(quick=_thread._count() <= _FEW_THREADS)
                 collects = gc.isenabled()
                 gc.disable()
                 try:
@@ -170,6 +176,18 @@ class SamplingThread:
                     if collects:
                         gc.enable()
         ended.release()
+
+
+def _set_switch_interval(quick: bool) -> None:
+    """Let a sample wait shortly for the interpreter lock.
+
+    Otherwise it comes whenever the script next calls what releases the lock, such as an operation
+    of torch, and shows that call instead of the loop in Python before it. A script with threads of
+    its own, or an interval of its own, keeps its interval.
+    """
+    before_s, after_s = (_SWITCH_S, _QUICK_SWITCH_S) if quick else (_QUICK_SWITCH_S, _SWITCH_S)
+    if math.isclose(sys.getswitchinterval(), before_s):
+        sys.setswitchinterval(after_s)
 
 
 _started: set[SamplingThread] = set()
