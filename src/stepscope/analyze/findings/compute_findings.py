@@ -10,7 +10,7 @@ from collections import Counter
 from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.analyze.step_model import batch_costs
 from stepscope.errors import RequestError
-from stepscope.records.types import ScriptSetup
+from stepscope.records.types import Compilation, ScriptSetup
 from stepscope.units import format_count, format_duration, format_share
 
 _WORTHWHILE = 0.02  # of the wall time
@@ -202,9 +202,12 @@ def tiny_batch(view: RunView) -> Finding | None:
 def recompilations(view: RunView) -> Finding | None:
     """Report code that torch.compile compiled again and again, and why."""
     compiled = view.run.summary.get("compilation")
-    if not compiled or compiled["recompilations"] < 2:
+    if not compiled:
         return None
-    again = [each for each in compiled["compilations"] if each["reason"]]
+    again = [each for each in compiled["compilations"] if each["reason"] and not _resumes(each)]
+    if len(again) < 2:
+        return None
+    again_s = sum(each["took_s"] for each in again)
     reason = Counter(_general(str(each["reason"])) for each in again).most_common(1)[0][0]
     why, change = reason, "keep shapes, types and values of the compiled code constant"
     if "size mismatch" in reason or "stride mismatch" in reason:
@@ -216,14 +219,14 @@ def recompilations(view: RunView) -> Finding | None:
     return _saving(
         view,
         "recompilations",
-        f"torch.compile compiled code again {compiled['recompilations']} times, which took "
-        f"{format_duration(compiled['recompilations_s'])}{stopped}: {why}.",
+        f"torch.compile compiled code again {len(again)} times, which took "
+        f"{format_duration(again_s)}{stopped}: {why}.",
         tuple(
             f"{each['line'] or each['function']}: {each['reason']}, "
             f"{format_duration(each['took_s'])}"
             for each in again[:_MOST_DESCRIBED]
         ),
-        saves_s=compiled["recompilations_s"],
+        saves_s=again_s,
         change=change,
     )
 
@@ -233,7 +236,7 @@ def graph_breaks(view: RunView) -> Finding | None:
     compiled = view.run.summary.get("compilation")
     if not compiled or not compiled["graph_breaks"]:
         return None
-    first = [each for each in compiled["compilations"] if not each["reason"]]
+    first = [each for each in compiled["compilations"] if not each["reason"] or _resumes(each)]
     places = compiled["graph_breaks"]
     lines = list(dict.fromkeys(each["line"] for each in places if each["line"]))
     at = f" at {', '.join(lines[:_MOST_DESCRIBED])}" if lines else ""
@@ -247,6 +250,11 @@ def graph_breaks(view: RunView) -> Finding | None:
         saves_s=took_s * (1 - 1 / max(len(first), 1)),
         change="keep print, .item() and other calls of Python out of the compiled code",
     )
+
+
+def _resumes(compilation: Compilation) -> bool:
+    """Return whether this is the code after a graph break."""
+    return compilation["function"].startswith("torch_dynamo_resume")
 
 
 def _general(reason: str) -> str:
