@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
 from collections.abc import Callable
@@ -70,7 +71,10 @@ def test_the_published_one_has_the_library_s_configuration():
 
 
 def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "transformers" else find_spec(name)
+    )
     with pytest.raises(MissingExtraError, match=r"transformers, .*'stepscope\[text\]'"):
         registry.build(SMALL, classes=2)
     registry.check_installed("lenet")

@@ -88,7 +88,7 @@ def test_a_person_sees_how_many_images_could_not_be_read(stepscope: Stepscope, p
     quick = ("--data-dir", photos, "--epochs", "1", "--max-steps", "4", "--threads", "1")
     found = stepscope("run", *ASKED, *quick)
     assert found.code == 0, found.err
-    assert "2 images could not be read, see events.jsonl" in found.out
+    assert "2 samples could not be read and were skipped" in found.out
     info = json.loads((stepscope.folder / "runs" / "latest" / "run.json").read_text())
     assert info["summary"]["bad_samples"] == 2
     assert info["spec"]["input"] == [3, 32, 32]

@@ -1444,6 +1444,8 @@ class ScriptCall(TypedDict):
     layers: int
     loader: Setting | None
     energy: str
+    hang_after_s: float
+    on_hang: str
 
 
 class WorkloadRecord(TypedDict):

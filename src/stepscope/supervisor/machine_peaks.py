@@ -52,9 +52,7 @@ def measure_peaks() -> PeaksAnswer:
     return {"peaks": peaks, "left_out": left_out}
 
 
-def peak_for(
-    info: RunRecord, precision: str | None = None
-) -> tuple[PeakRecord | None, str | None]:
+def peak_for(info: RunRecord, precision: str | None = None) -> tuple[PeakRecord | None, str | None]:
     """Return the peak to compare a run with, or the reason why there is none.
 
     `precision` is that of its operations, if it was determined; else the spec has it.

@@ -285,7 +285,7 @@ def bad_samples(view: RunView) -> Finding | None:
     if len(bad) > 5:
         evidence.append(f"and {len(bad) - 5} more in events.jsonl")
     text = f"{len(bad)} samples could not be read and were skipped."
-    return Finding("bad_samples", text, tuple(evidence), None, 0.01)
+    return Finding("bad_samples", text, tuple(evidence), None, 1.0)
 
 
 def retried_requests(view: RunView) -> Finding | None:
