@@ -25,7 +25,7 @@ from stepscope.supervisor import machine_peaks
 
 # What makes any documented command take seconds. Each flag has one value.
 SHORTER = {
-    "run": shlex.split("--samples 256 --batch-size 16 --max-steps 12 --epochs 1 --threads 1"),
+    "run": shlex.split("--samples 128 --batch-size 8 --max-steps 12 --epochs 1 --threads 1"),
     "bottleneck": shlex.split("--samples 128 --batch-size 16"),
     "sweep": shlex.split("--repeats 1"),
     "trace": shlex.split("--max-steps 20"),
