@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ import pytest
 import torch
 from installed_hooks import watched
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from stepscope.records.types import LoaderFigures
+from stepscope.trace import loader_profile
 from stepscope.trace.event_buffer import HookState
 from stepscope.trace.loader_profile import ItemTimes, LoaderProfile, LoaderWork, TimedItems
 from stepscope.trace.stack_sampler import StackSampler
@@ -262,7 +264,7 @@ def test_the_traceback_of_a_worker_shows_none_of_our_frames() -> None:
 
 def test_a_timed_data_set_is_the_data_set_in_all_else() -> None:
     samples = Samples(size=7)
-    timed = TimedItems(samples, ItemTimes())
+    timed = TimedItems(samples, LoaderProfile(), None)
     assert isinstance(timed, Samples)
     assert timed.size == 7
     assert timed.transform is samples.transform
@@ -270,6 +272,20 @@ def test_a_timed_data_set_is_the_data_set_in_all_else() -> None:
     assert copy.copy(timed).size == 7
     with pytest.raises(AttributeError, match="absent"):
         _ = timed.absent
+
+
+def test_samples_that_take_microseconds_are_not_timed_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loader_profile, "now_ns", itertools.count(step=2000).__next__)
+    profile, data = LoaderProfile(), TensorDataset(torch.zeros(2000, 1))
+    loader = DataLoader(data, batch_size=100)
+    for _ in range(2):
+        iterator = iter(loader)
+        profile.watch(iterator._dataset_fetcher)
+        assert len(list(iterator)) == 20
+        assert iterator._dataset_fetcher.dataset is data
+    assert profile.times.samples == 256
 
 
 def test_a_data_set_is_not_timed_twice() -> None:

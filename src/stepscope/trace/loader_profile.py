@@ -37,6 +37,8 @@ _REPEATED = 0.5  # of the slowest samples: the same index was slow in another ep
 # No busy machine keeps a process off its CPUs for as long as this, many times.
 _SURELY_SLOW_NS = 50_000_000
 _SEND_EVERY_NS = 250_000_000
+_TRIED = 256  # samples that are timed at least
+_QUICK_NS = 20_000
 _DEEPEST = 60
 _MOST_CHAINS = 1000
 _LONGEST_INDEX = 80
@@ -165,16 +167,30 @@ def _plain(index: Any) -> int | str:
 
 
 class TimedItems:
-    """A map-style data set that times each sample; everything else is the data set's own."""
+    """A map-style data set that times each sample; everything else is the data set's own.
 
-    def __init__(self, dataset: Any, times: ItemTimes) -> None:
+    Samples that take microseconds, as from memory, are not timed for long: the clock would take a
+    good part of them.
+    """
+
+    def __init__(self, dataset: Any, profile: LoaderProfile, fetcher: Any) -> None:
         self._dataset = dataset
-        self._times = times
+        self._profile = profile
+        self._fetcher = fetcher
+        self._untried = _TRIED
+        self._tried_ns = 0
 
     def __getitem__(self, index: Any) -> Any:
         began_ns = now_ns()
         item = self._dataset[index]
-        self._times.add(index, now_ns() - began_ns)
+        took_ns = now_ns() - began_ns
+        self._profile.times.add(index, took_ns)
+        if self._untried:
+            self._untried -= 1
+            self._tried_ns += took_ns
+            if not self._untried and self._tried_ns < _TRIED * _QUICK_NS:
+                self._profile.quick.add(id(self._dataset))
+                self._fetcher.dataset = self._dataset
         return item
 
     def __getattr__(self, name: str) -> Any:
@@ -319,14 +335,15 @@ class LoaderProfile:
 
     times: ItemTimes = field(default_factory=ItemTimes)
     stacks: LoaderStacks = field(default_factory=LoaderStacks)
+    quick: set[int] = field(default_factory=set)  # data sets by id whose samples take microseconds
     _sent_ns: int = 0
 
     def watch(self, fetcher: Any) -> None:
         """Time the samples of a fetcher for a map-style data set, once."""
         dataset = getattr(fetcher, "dataset", None)
-        is_single = getattr(fetcher, "auto_collation", False)
+        is_single = getattr(fetcher, "auto_collation", False) and id(dataset) not in self.quick
         if is_single and not hasattr(fetcher, "dataset_iter") and type(dataset) is not TimedItems:
-            fetcher.dataset = TimedItems(dataset, self.times)
+            fetcher.dataset = TimedItems(dataset, self, fetcher)
 
     def sample_this_thread(self) -> None:
         """Sample the stack of this thread for as long as the process lives: in a worker."""
