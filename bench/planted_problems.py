@@ -351,14 +351,14 @@ def weight_statistics(model):
     "optimizer_tensor_by_tensor": Problem(
         ("unfused_optimizer",),
         {
-            "model": "model.extra = nn.ParameterList([nn.Parameter(torch.rand(40, 40)) for _ in range(400)])",
-            "before": "images = images + sum(p.sum() for p in model.extra) * 0",
-            "optimizer": "torch.optim.AdamW(model.parameters(), lr=0.001, foreach=False, fused=False)",
+            "model": "extra = nn.ParameterList([nn.Parameter(torch.rand(40, 40)) for _ in range(400)])",
+            "before": "images = images + sum(p.sum() for p in extra) * 0",
+            "optimizer": "torch.optim.AdamW([*model.parameters(), *extra], lr=0.001, foreach=False, fused=False)",
         },
         {
-            "model": "model.extra = nn.ParameterList([nn.Parameter(torch.rand(40, 40)) for _ in range(400)])",
-            "before": "images = images + sum(p.sum() for p in model.extra) * 0",
-            "optimizer": "torch.optim.AdamW(model.parameters(), lr=0.001, fused=True)",
+            "model": "extra = nn.ParameterList([nn.Parameter(torch.rand(40, 40)) for _ in range(400)])",
+            "before": "images = images + sum(p.sum() for p in extra) * 0",
+            "optimizer": "torch.optim.AdamW([*model.parameters(), *extra], lr=0.001, fused=True)",
         },
         gain=True,
     ),
