@@ -157,6 +157,7 @@ class Problem:
     twin: dict[str, str] = field(default_factory=dict)
     words: tuple[str, ...] = ()  # that the verdict must contain
     gain: bool = False  # whether the twin has just the recommended change
+    minor: bool = False  # costs hardly any time: a finding is enough
 
 
 # Numbers that a verdict recommends, and what stands for them in a twin.
@@ -407,7 +408,7 @@ def weight_statistics(model):
         ("gradients_in_evaluation",),
         {"eval_context": "if True:", "test_samples": "1600", "epochs": "6"},
         {"test_samples": "1600", "epochs": "6"},
-        gain=True,
+        minor=True,
     ),
     "graph_kept": Problem(
         ("growing_memory",),
@@ -534,6 +535,8 @@ def is_right(problem: Problem, kind: str, verdict: dict[str, Any]) -> bool:
     """Return whether a verdict names the planted problem, or keeps silent on a twin."""
     if kind == "twin":
         return verdict["cause"] not in problem.causes
+    if problem.minor:
+        return not set(problem.causes).isdisjoint(verdict["findings"])
     named = all(word in verdict["text"] for word in problem.words)
     return named and verdict["cause"] in problem.causes
 

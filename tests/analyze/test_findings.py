@@ -410,7 +410,7 @@ def test_what_went_wrong_on_the_way_is_told(tmp_path: Path) -> None:
         | {"waited_s": 0.5, "reasons": ["503"]},
     ]
     found = Planted(tmp_path, events=events).findings()
-    assert list(found) == ["lost_workers", "retried_requests", "bad_samples"]
+    assert list(found) == ["lost_workers", "bad_samples", "retried_requests"]
     assert "continued with 2 of 4" in found["lost_workers"].text
 
 

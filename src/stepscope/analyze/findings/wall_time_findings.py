@@ -8,7 +8,7 @@ from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.units import format_count, format_duration, format_share
 
 _MUCH = 0.05
-_MUCH_EVALUATION = 0.3  # of a run that evaluates once an epoch, which is usual
+_MUCH_EVALUATION = 0.3  # of the epochs of a run that evaluates once an epoch, which is usual
 _WANTED_EVALUATION = 0.1
 _OFTEN = 1.5  # evaluations for each epoch
 _RARER = 10  # times
@@ -24,14 +24,17 @@ def frequent_evaluation(view: RunView) -> Finding | None:
     if not wall_s or not rows or total_s < _MUCH * wall_s:
         return None
     share = total_s / wall_s
+    # A short run is mostly imports: what is usual is a share of the epochs.
+    trained_s = sum(row["total_s"] or 0.0 for row in view.run.epoch_rows("train"))
+    of_epochs = total_s / (total_s + trained_s)
     if epochs == 1 and len(rows) > _FEW:
         saves_s = total_s * (1 - 1 / _RARER)
         change = f"evaluate {_RARER} times less often"
     elif len(rows) > _OFTEN * epochs and epochs > 1:
         saves_s = total_s * (1 - epochs / len(rows))
         change = "evaluate once an epoch"
-    elif share > _MUCH_EVALUATION and epochs > 1:
-        every = min(epochs, math.ceil(share / _WANTED_EVALUATION))
+    elif of_epochs > _MUCH_EVALUATION and len(rows) >= epochs > 1:
+        every = min(epochs, math.ceil(of_epochs / _WANTED_EVALUATION))
         saves_s = total_s * (1 - math.ceil(epochs / every) / epochs)
         change = f"evaluate every {every} epochs, or on fewer samples"
     else:
