@@ -208,9 +208,10 @@ def test_a_short_script_says_why_nothing_was_counted() -> None:
 def test_compiled_code_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._dynamo.utils as dynamo
 
-    monkeypatch.setitem(dynamo.counters, "frames", {"total": 1})
+    monkeypatch.setitem(dynamo.counters, "frames", {"total": 1})  # before the script
     state = watched_state(network())
     watch = SetupWatch(state)
+    monkeypatch.setitem(dynamo.counters, "frames", {"total": 2})
     for state.steps in (SETUP_AFTER_STEPS, OPERATIONS_AFTER_STEPS):
         watch.between_steps()
     assert watch.flops(BATCH) == (None, COMPILED)

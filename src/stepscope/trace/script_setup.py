@@ -44,6 +44,7 @@ class SetupWatch:
         self._setup: ScriptSetup | None = None
         self._window: FlopWindow | None = None
         self._absent = TOO_EARLY
+        self._compiled_before = _compiled_frames()
 
     @property
     def is_counting(self) -> bool:
@@ -74,7 +75,7 @@ class SetupWatch:
         elif self._setup is None:
             self.due_at_steps = OPERATIONS_AFTER_STEPS
             self._setup = describe_setup(self._state)
-        elif _has_compiled():
+        elif self._setup["compiled"] or _compiled_frames() > self._compiled_before:
             self._absent, self.due_at_steps = COMPILED, sys.maxsize
         else:
             from stepscope.trace.flop_window import FlopWindow
@@ -139,10 +140,10 @@ def _is_compiled(module: nn.Module) -> bool:
     )
 
 
-def _has_compiled() -> bool:
-    """Return whether torch.compile has compiled anything in this process."""
+def _compiled_frames() -> int:
+    """Return how many frames torch.compile has compiled in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return bool(dynamo is not None and dynamo.counters.get("frames"))
+    return 0 if dynamo is None else sum(dynamo.counters.get("frames", {}).values())
 
 
 def _optimizer(optimizer: Any) -> OptimizerSetup:
