@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +11,12 @@ from stepscope.analyze.downsample import MOST_BUCKETS, thin
 from stepscope.analyze.memory_use import pools_of
 from stepscope.analyze.phase_shares import dropped_note
 from stepscope.analyze.roofline import attainable_flop_per_s
-from stepscope.analyze.run_summary import evaluation_split, figures_so_far
+from stepscope.analyze.run_summary import EVALUATION_SPLITS, evaluation_split, figures_so_far
 from stepscope.analyze.throttled_time import throttled_ranges
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import BillItem, LayerTime, MemoryBill, PoolUse, Roofline, Summary
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.charts.learning_charts import learning_charts
 from stepscope.report.html.page_content import Section
 from stepscope.units import format_share
 
@@ -83,6 +82,45 @@ def _reduced_note(run: Run, how: str) -> str:
     if steps <= MOST_BUCKETS:
         return ""
     return f"{steps:,} steps, about {steps // MOST_BUCKETS:,} per point: {how}"
+
+
+# --- Learning: accuracy and loss by epoch and by time, of one or several runs
+
+
+def learning_charts(runs: Sequence[tuple[str, Run]]) -> list[Chart]:
+    """Return accuracy by time and epoch, and loss by epoch: of each split, or of each run."""
+    splits: Sequence[str] = ("train", *EVALUATION_SPLITS)
+    if len(runs) > 1:
+        known = {split for _, run in runs for split in run.epochs["split"]}
+        splits = [split for split in EVALUATION_SPLITS if split in known] or ["train"]
+    rows = [
+        (name or split, row)
+        for split in splits
+        for name, run in runs
+        for row in run.epoch_rows(split)
+    ]
+    by_time = _finite_marks(
+        (name, row["start_s"] + row["total_s"], row["accuracy"], 100)  # known at the end
+        for name, row in rows
+        if row["start_s"] is not None and row["total_s"] is not None
+    )
+    by_epoch = _finite_marks(
+        (name, float(row["epoch"]), row["accuracy"], 100) for name, row in rows
+    )
+    losses = _finite_marks((name, float(row["epoch"]), row["loss"], 1) for name, row in rows)
+    return [
+        Chart("Accuracy by time", "lines", "time since the start, s", "accuracy, %", by_time),
+        Chart("Accuracy by epoch", "lines", "epoch", "accuracy, %", by_epoch),
+        Chart("Loss by epoch", "lines", "epoch", "loss", losses),
+    ]
+
+
+def _finite_marks(figures: Iterable[tuple[str, float, float | None, float]]) -> list[ChartMark]:
+    return [
+        ChartMark(at, value * times, name)
+        for name, at, value, times in figures
+        if value is not None and math.isfinite(value)
+    ]
 
 
 # --- Machine: CPU, reads, pressure, clock, device, power, temperature

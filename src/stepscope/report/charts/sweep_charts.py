@@ -10,8 +10,7 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import RoundFigures, SweepRow
 from stepscope.report.charts.chart import Chart, ChartMark, Kind, with_interval
-from stepscope.report.charts.learning_charts import learning_charts
-from stepscope.report.charts.run_charts import epoch_marks, memory_by_time
+from stepscope.report.charts.run_charts import epoch_marks, learning_charts, memory_by_time
 from stepscope.report.html.page_content import Section
 from stepscope.stats import Interval, known_mean
 

@@ -25,9 +25,8 @@ from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
 from stepscope.report.charts.chart import Chart
 from stepscope.report.charts.vega_lite import Drawn
 from stepscope.report.expected_gain import change_of, gain_of
-from stepscope.report.html.bar_svg import draw_bar, draw_tile
 from stepscope.report.html.chart_embed import as_figures, for_page, in_words, vega_script
-from stepscope.report.html.page_content import Document, Section, split_at
+from stepscope.report.html.page_content import Bar, BarPart, Document, Section, Tile, split_at
 from stepscope.report.html.run_page import document_of_run
 from stepscope.report.html.search_page import document_of_search
 from stepscope.report.html.sweep_page import document_of_groups, document_of_sweep
@@ -85,44 +84,43 @@ def _hash(text: str) -> str:
 
 def body(document: Document) -> Iterator[str]:
     """Yield the visible part of the page; charts are empty elements with their data."""
-    yield '<div class="page" id="page">\n'
-    yield from _navigation(document)
-    yield f"<div>\n<header>\n<h1>{escape(document.title)}</h1>\n"
+    parts = list(_parts(document))
+    yield '<div class="page" id="page">\n<nav class="contents" aria-label="Contents">\n'
+    yield '<a class="skip" href="#main">Skip to the report</a>\n<ul>\n'
+    for to, title, short, _ in (("main", "Overview", "", ""), *parts):
+        plain = escape(title.replace("`", ""))
+        yield f'<li><a href="#{to}"><span>{plain}</span>{_small(short)}</a></li>\n'
+    yield f"</ul>\n</nav>\n<div>\n<header>\n<h1>{escape(document.title)}</h1>\n"
     yield f'<p>{escape(document.subtitle)}</p>\n</header>\n<main id="main" tabindex="-1">\n'
     yield from _verdict(document)
-    yield from _findings(document)
-    for place, section in enumerate(document.insights):
-        yield from _section(section, f"insight-{place}")
-    yield '<section id="figures" tabindex="-1">\n<h2>Figures</h2>\n<div class="tables">\n'
-    yield from map(_titled_table, document.figures)
-    yield "</div>\n</section>\n"
-    number = 0
-    for place, section in enumerate(document.sections):
-        yield from _section(section, f"section-{place}", number)
-        number += len(section.charts)
-    yield '<section id="appendix" tabindex="-1">\n<h2>Record</h2>\n'
-    for each in document.appendix:
-        yield f"<details>\n<summary>{escape(each.title)}</summary>\n{table(each)}</details>\n"
-    yield "</section>\n</main>\n</div>\n</div>\n"
+    yield from (html for *_, html in parts)
+    yield "</main>\n</div>\n</div>\n"
 
 
-def _navigation(document: Document) -> Iterator[str]:
-    links = {"main": ("Overview", "")}
+def _parts(document: Document) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the parts below the verdict: identifier, title, short figure of its link, and HTML."""
     if document.findings:
-        links["findings"] = (_FIRST if _with_gain(document) else _ALSO, "")
+        title = _FIRST if _with_gain(document) else _ALSO
+        yield "findings", title, "", "".join(_findings(document))
+    number = 0
     for kind, sections in (("insight", document.insights), ("section", document.sections)):
         if kind == "section":
-            links["figures"] = ("Figures", "")
+            tables = "".join(map(_titled_table, document.figures))
+            html = f'<h2>Figures</h2>\n<div class="tables">\n{tables}</div>\n'
+            yield "figures", "Figures", "", _linked("figures", html)
         for place, each in enumerate(sections):
-            links[f"{kind}-{place}"] = (each.title, each.short)
-    links["appendix"] = ("Record", "")
-    yield '<nav class="contents" aria-label="Contents">\n'
-    yield '<a class="skip" href="#main">Skip to the report</a>\n<ul>\n'
-    for to, (name, short) in links.items():
-        small = f" <small>{escape(short)}</small>" if short else ""
-        plain = escape(name.replace("`", ""))
-        yield f'<li><a href="#{to}"><span>{plain}</span>{small}</a></li>\n'
-    yield "</ul>\n</nav>\n"
+            to = f"{kind}-{place}"
+            yield to, each.title, each.short, _linked(to, "".join(_section(each, number)))
+            number += len(each.charts)
+    html = "<h2>Record</h2>\n" + "".join(
+        f"<details>\n<summary>{escape(each.title)}</summary>\n{table(each)}</details>\n"
+        for each in document.appendix
+    )
+    yield "appendix", "Record", "", _linked("appendix", html)
+
+
+def _linked(to: str, html: str) -> str:
+    return f'<section id="{to}" tabindex="-1">\n{html}</section>\n'
 
 
 def _verdict(document: Document) -> Iterator[str]:
@@ -131,11 +129,11 @@ def _verdict(document: Document) -> Iterator[str]:
         yield f"<p>{stressed(sentence, document.stressed)}</p>\n"
     if document.command:
         yield f'<div class="prove"><span>Prove it</span>{command(document.command)}</div>\n'
-    yield from map(draw_bar, document.bars)
+    yield from map(_bar, document.bars)
     yield "</section>\n"
     if document.tiles:
         yield '<ul class="tiles">\n'
-        yield from map(draw_tile, document.tiles)
+        yield from map(_tile, document.tiles)
         yield "</ul>\n"
 
 
@@ -164,11 +162,10 @@ def _findings(document: Document) -> Iterator[str]:
         place = "other-findings"
 
 
-def _section(section: Section, place: str, number: int = 0) -> Iterator[str]:
-    yield f'<section id="{place}" tabindex="-1">\n'
+def _section(section: Section, number: int) -> Iterator[str]:
     yield f"<h2>{prose(section.title)}{_small(section.about)}</h2>\n"
     yield from (f'<p class="note">{prose(note)}</p>\n' for note in section.notes)
-    yield from map(draw_bar, section.bars)
+    yield from map(_bar, section.bars)
     if section.figures:
         yield '<div class="tables">\n'
         yield from map(_titled_table, section.figures)
@@ -177,7 +174,6 @@ def _section(section: Section, place: str, number: int = 0) -> Iterator[str]:
         yield '<div class="charts">\n'
         yield from map(_figure, section.charts, count(number))
         yield "</div>\n"
-    yield "</section>\n"
 
 
 def _small(about: str) -> str:
@@ -256,6 +252,82 @@ def table(figures: FigureList) -> str:
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(figures.title)}">\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n{note}"
+    )
+
+
+# --- Bars of parts as SVG: drawn without a script, and without styles, which the policy refuses
+
+
+_WIDE, _PHONE = 880, 300  # pixels of a bar on a screen and on a phone
+_LETTER, _BESIDE = 7.6, 18  # pixels that a name needs
+
+
+def _bar(bar: Bar) -> str:
+    """Return a bar with its captions, and its legend if it has one."""
+    ends = f"<span>{escape(bar.title)}</span><span>{escape(bar.value)}</span>"
+    captions = f'<p class="captions">{ends}</p>\n'
+    legend = ""
+    if bar.legend:
+        items = "".join(
+            f'<li><svg class="swatch" aria-hidden="true"><rect class="{_colour(part)}" '
+            'width="100%" height="100%"/></svg>'
+            f"{escape(part.name)} <small>{escape(part.value)}</small></li>\n"
+            for part in bar.legend
+        )
+        legend = f'<ul class="legend">\n{items}</ul>\n'
+    drawn, at = "", 0.0
+    for part in bar.parts:
+        width = part.share * bar.length
+        drawn += _svg_part(part, at, width, named=not bar.thin and _fits(part, width, _WIDE))
+        at += width
+    words = "; ".join(_words(part) for part in bar.legend or bar.parts)
+    thin = " thin" if bar.thin else ""
+    label = escape(f"{bar.title}: {words}" if words else bar.title)
+    svg = f'<svg class="bar-of-parts{thin}" role="img" aria-label="{label}">{drawn}</svg>\n'
+    return f"{captions}{svg}{legend}"
+
+
+def _svg_part(part: BarPart, at: float, width: float, *, named: bool) -> str:
+    text = ""
+    if named:
+        only_wide = "" if _fits(part, width, _PHONE) else ' class="only-wide"'
+        text = (
+            f'<g{only_wide}><text x="9" y="19" class="{_colour(part)}">{escape(part.name)}</text>'
+            f'<text x="9" y="36" class="small {_colour(part)}">{escape(part.value)}</text></g>'
+        )
+    return (
+        f'<svg x="{at:.3%}" width="{width:.3%}" height="100%"><title>{escape(_words(part))}</title>'
+        f'<rect class="{_colour(part)}" width="100%" height="100%"/>{text}</svg>'
+    )
+
+
+def _fits(part: BarPart, width: float, pixels: int) -> bool:
+    longest = max(len(part.name), len(part.value))
+    return width * pixels >= longest * _LETTER + _BESIDE
+
+
+def _words(part: BarPart) -> str:
+    return f"{part.name}, {part.value}" if part.value else part.name
+
+
+def _colour(part: BarPart) -> str:
+    return escape(f"of-{part.colour.replace(' ', '-')}")  # recorded names among them
+
+
+def _tile(tile: Tile) -> str:
+    """Return a figure with its meter."""
+    meter = ""
+    if tile.share is not None:
+        filled = min(max(tile.share, 0.0), 1.0)
+        meter = (
+            '<svg class="meter" aria-hidden="true"><rect class="of-empty" width="100%" '
+            f'height="100%"/><rect class="of-{tile.colour}" width="{filled:.2%}" height="100%"/>'
+            "</svg>\n"
+        )
+    note = f"<small>{escape(tile.note)}</small>\n" if tile.note else ""
+    return (
+        f"<li><small>{escape(tile.title)}</small>\n<p><b>{escape(tile.value)}</b> "
+        f"{escape(tile.unit)}</p>\n{meter}{note}</li>\n"
     )
 
 

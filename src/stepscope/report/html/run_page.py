@@ -17,8 +17,7 @@ from stepscope.records.types import EnergyFigures, Summary, Verdict
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.expected_gain import phrases_to_stress
 from stepscope.report.html.page_content import Document
-from stepscope.report.html.run_overview import step_bars, tiles_of
-from stepscope.report.html.run_sections import insights_of
+from stepscope.report.html.run_sections import insights_of, step_bars, tiles_of
 from stepscope.report.terminal.run_tables import about_ending, about_throttling, epoch_figures
 from stepscope.report.terminal.table_style import FigureList
 from stepscope.units import (

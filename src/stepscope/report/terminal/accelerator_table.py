@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.text import Text
 
 from stepscope.records.types import LayerEstimate, NetworkEstimate, ScoreAnswer
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
+from stepscope.report.terminal.table_style import print_prose, print_rows, say
 from stepscope.units import format_share
 
 _LEVELS = ("dram", "buffer", "scratchpad", "registers", "mac")
@@ -58,20 +57,21 @@ def print_estimate(console: Console, found: LayerEstimate | NetworkEstimate) -> 
 def _print_network(console: Console, found: NetworkEstimate) -> None:
     shape = "x".join(map(str, found["input"]))
     say(console, f"\n{found['model']} on {found['design']}: input {shape}", style="bold")
-    table = house_table("layer", "C", "M", "PxQ", "RxS", "energy, uJ", "cycles", "array used")
-    for layer in found["layers"]:
-        bounds = layer["layer"]
-        table.add_row(
-            Text(layer["name"] + ("" if layer["validated"] else " *")),
-            f"{bounds['C']:,}",
-            f"{bounds['M']:,}",
-            f"{bounds['P']}x{bounds['Q']}",
-            f"{bounds['R']}x{bounds['S']}",
+    rows = [
+        [
+            layer["name"] + ("" if layer["validated"] else " *"),
+            f"{layer['layer']['C']:,}",
+            f"{layer['layer']['M']:,}",
+            "{P}x{Q}".format(**layer["layer"]),
+            "{R}x{S}".format(**layer["layer"]),
             f"{layer['energy_uj']:,.2f}",
             f"{layer['cycles']:,}",
             format_share(layer["utilization"]),
-        )
-    print_table(console, table)
+        ]
+        for layer in found["layers"]
+    ]
+    columns = ("layer", "C", "M", "PxQ", "RxS", "energy, uJ", "cycles", "array used")
+    print_rows(console, columns, rows)
     free = ", ".join(f"{count} {kind}" for kind, count in found["costs_nothing"].items())
     if free:
         print_prose(console, f"Counted as free: {free}.")
@@ -89,11 +89,12 @@ def _print_network(console: Console, found: NetworkEstimate) -> None:
 def _print_layer(console: Console, found: LayerEstimate) -> None:
     bounds = ", ".join(f"{name}={bound}" for name, bound in found["layer"].items())
     say(console, f"\n{bounds} on {found['design']}", style="bold")
-    table = house_table("level", "energy, uJ", "share")
-    for level in _LEVELS:
-        energy = found["energy_uj_by_level"][level]
-        table.add_row(level, f"{energy:,.2f}", format_share(energy / found["energy_uj"]))
-    print_table(console, table)
+    energies = found["energy_uj_by_level"]
+    rows = [
+        [level, f"{energies[level]:,.2f}", format_share(energies[level] / found["energy_uj"])]
+        for level in _LEVELS
+    ]
+    print_rows(console, ("level", "energy, uJ", "share"), rows)
     pruned = 100 * (1 - found["evaluated"] / found["space"])
     say(
         console,

@@ -7,7 +7,7 @@ from typing import Literal
 from rich.console import Console
 
 from stepscope.records.types import BottleneckAnswer
-from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
+from stepscope.report.terminal.table_style import print_prose, print_rows, say
 from stepscope.units import (
     duration_format,
     format_count,
@@ -25,30 +25,28 @@ _WAYS: dict[Literal["synthetic", "memory", "source"], str] = {
 
 def print_stalls(console: Console, found: BottleneckAnswer) -> None:
     """Print the rates of the three ways, the stalls by cause, and the possible gains."""
-    table = house_table("the same training on", "samples/s", "95 % interval", "step", "waits")
     steps_s = (found["ways"][way]["step_s"] for way in _WAYS)
     duration = duration_format([step_s for step_s in steps_s if step_s is not None])
+    rows = []
     for way, words in _WAYS.items():
         seen = found["ways"][way]
-        rate = seen["samples_per_s"]
-        table.add_row(
-            words,
-            format_known(rate["median"], "{:,.0f}".format),
-            format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown="too few rounds"),
-            format_known(seen["step_s"], duration),
-            format_share(seen["data_s"] / seen["step_s"])
-            if seen["data_s"] is not None and seen["step_s"]
-            else "?",
+        rate, data_s, step_s = seen["samples_per_s"], seen["data_s"], seen["step_s"]
+        rows.append(
+            [
+                words,
+                format_known(rate["median"], "{:,.0f}".format),
+                format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown="too few rounds"),
+                format_known(step_s, duration),
+                format_share(data_s / step_s) if data_s is not None and step_s else "?",
+            ]
         )
-    print_table(console, table)
+    columns = ("the same training on", "samples/s", "95 % interval", "step", "waits")
+    print_rows(console, columns, rows)
     rates = found["rates"]
     alone = [
         f"{name} {rate:,.0f} samples/s" if rate else f"{name} almost no time"
-        for name, rate in (
-            ("compute", rates["compute"]),
-            ("preprocessing", rates["preprocessing"]),
-            ("fetching", rates["fetching"]),
-        )
+        for name in ("compute", "preprocessing", "fetching")
+        for rate in [rates[name]]
     ]
     most = found["at_most"]
     workers = format_count(found["workers"], "worker")

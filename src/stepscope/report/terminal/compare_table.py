@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from stepscope.analyze.comparison import as_sentence, runs_each, slowdown_is_excluded
 from stepscope.records import schema
 from stepscope.records.types import CompareAnswer, ComparedFigures, ComparedSide
-from stepscope.report.terminal.table_style import (
-    house_table,
-    print_prose,
-    print_table,
-    printable,
-    say,
-)
+from stepscope.report.terminal.table_style import print_prose, print_rows, printable, say
 from stepscope.stats import CANNOT_TELL, FASTER, NO_DIFFERENCE
 from stepscope.units import (
     duration_format,
@@ -99,12 +92,7 @@ _Rows = list[list[str]]
 
 def _print_rows(console: Console, rows: _Rows, columns: Sequence[str]) -> None:
     """Print a row for each side; a long name continues below, so that 80 columns suffice."""
-    table = house_table("median of runs", *columns)
-    names = table.columns[0]
-    names.max_width, names.no_wrap, names.overflow = _NAME_WIDTH, False, "fold"
-    for name, *cells in rows:
-        table.add_row(Text(printable(name)), *cells)
-    print_table(console, table)
+    print_rows(console, ("median of runs", *columns), rows, name_width=_NAME_WIDTH)
 
 
 def _throughput(found: CompareAnswer) -> _Rows:

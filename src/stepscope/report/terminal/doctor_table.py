@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.records.types import DoctorAnswer, MachineChange, PeaksAnswer
-from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
+from stepscope.report.terminal.table_style import print_prose, print_rows, say
 from stepscope.units import format_bytes, format_count
 
 _STYLES = {"ok": "green", "warning": "yellow", "absent": "dim"}
@@ -46,18 +46,19 @@ def print_changes(console: Console, changes: Sequence[MachineChange]) -> None:
 
 def print_peaks(console: Console, found: PeaksAnswer) -> None:
     """Print the measured peaks and their conditions, and why others could not be measured."""
-    table = house_table("device", "precision", "threads", "GFLOP/s", "matrices", "bandwidth")
-    for peak in found["peaks"]:
-        of, size = peak["conditions"], peak["matrix_size"]
-        table.add_row(
-            str(of["device_name"] or of["device"]),
-            of["precision"],
-            str(of["threads"] or ""),
+    columns = ("device", "precision", "threads", "GFLOP/s", "matrices", "bandwidth")
+    rows = [
+        [
+            str(peak["conditions"]["device_name"] or peak["conditions"]["device"]),
+            peak["conditions"]["precision"],
+            str(peak["conditions"]["threads"] or ""),
             f"{peak['flop_per_s'] / 1e9:,.1f}",
-            f"{size} x {size}",
+            f"{peak['matrix_size']} x {peak['matrix_size']}",
             f"{format_bytes(peak['bytes_per_s'])}/s",
-        )
-    print_table(console, table)
+        ]
+        for peak in found["peaks"]
+    ]
+    print_rows(console, columns, rows)
     pressure = max((peak["pressure_cpu"] or 0.0 for peak in found["peaks"]), default=0.0)
     if pressure > _BUSY_PERCENT:
         print_prose(

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from stepscope.records.types import (
     LabAnswer,
@@ -19,8 +18,8 @@ from stepscope.records.types import (
 )
 from stepscope.report.charts.chart import Chart, ChartMark, save
 from stepscope.report.progress_bar import workers_warning
-from stepscope.report.terminal.run_tables import about_forecast, bill_table, known_size
-from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
+from stepscope.report.terminal.run_tables import about_forecast, known_size, print_bill
+from stepscope.report.terminal.table_style import print_prose, print_rows, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.report.terminal.workers_table import workers_chart
 from stepscope.units import (
@@ -56,29 +55,30 @@ def _print_memory(console: Console, finding: MemoryLabAnswer) -> None:
         f"{format_count(spec['workers'], 'worker')}",
         style="bold",
     )
-    print_table(console, bill_table(bill))
+    print_bill(console, bill)
     say(console, about_forecast(bill))
-    table = house_table("phase", "peak", "at the end", "in use", "change")
+    rows = []
     for phase in finding["phases"]:
         change = "+" if (phase["change_bytes"] or 0) > 0 else ""
         sizes = map(known_size, (phase["peak_bytes"], phase["end_bytes"], phase["in_use_bytes"]))
-        table.add_row(phase["phase"], *sizes, change + known_size(phase["change_bytes"]))
-    print_table(console, table)
-    table = house_table("at the peak", "size", "freed", "by", left=(0, 2, 3))
-    for kind in finding["freed"]:
-        table.add_row(kind["kind"], format_bytes(kind["bytes"]), kind["when"], kind["by"])
-    print_table(console, table)
-    table = house_table("remedy", "saved", "step time", "how", left=(0, 3))
-    for remedy in finding["remedies"]:
-        if remedy["applies"]:
-            saved = format_known(remedy["saved_bytes"], format_bytes)
-            table.add_row(
-                remedy["name"],
-                saved if remedy["differs"] else "no change",
-                f"x {remedy['step_time_ratio']:.2f}" if remedy["step_time_differs"] else "same",
-                remedy["how"],
-            )
-    print_table(console, table)
+        rows.append([phase["phase"], *sizes, change + known_size(phase["change_bytes"])])
+    print_rows(console, ("phase", "peak", "at the end", "in use", "change"), rows)
+    rows = [
+        [kind["kind"], format_bytes(kind["bytes"]), kind["when"], kind["by"]]
+        for kind in finding["freed"]
+    ]
+    print_rows(console, ("at the peak", "size", "freed", "by"), rows, left=(0, 2, 3))
+    rows = [
+        [
+            remedy["name"],
+            format_known(remedy["saved_bytes"], format_bytes) if remedy["differs"] else "no change",
+            f"x {remedy['step_time_ratio']:.2f}" if remedy["step_time_differs"] else "same",
+            remedy["how"],
+        ]
+        for remedy in finding["remedies"]
+        if remedy["applies"]
+    ]
+    print_rows(console, ("remedy", "saved", "step time", "how"), rows, left=(0, 3))
     for remedy in finding["remedies"]:
         if not remedy["applies"]:
             print_prose(console, f"Not tried, {remedy['name']}: {remedy['reason']}")
@@ -96,20 +96,23 @@ def _print_second_epoch(console: Console, finding: SecondEpochAnswer) -> None:
         f"{workers_warning(ahead) or 'no warning'}",
         f"With this limit: {workers_warning(forecast) or 'no warning'}",
     )
-    table = house_table("", "without a limit", "with the limit")
     both = (finding["without_limit"], finding["with_limit"])
-    table.add_row("status", *(run["status"] for run in both))
-    table.add_row("peak memory", *(known_size(run["peak_memory_bytes"]) for run in both))
-    table.add_row("time", *(format_known(run["wall_s"], format_duration) for run in both))
-    table.add_row("steps", *(f"{run['steps']:,}" for run in both))
+    rows = [
+        ["status", *(run["status"] for run in both)],
+        ["peak memory", *(known_size(run["peak_memory_bytes"]) for run in both)],
+        ["time", *(format_known(run["wall_s"], format_duration) for run in both)],
+        ["steps", *(f"{run['steps']:,}" for run in both)],
+    ]
     for epoch in both[0]["samples_by_epoch"]:
         samples = (f"{run['samples_by_epoch'].get(epoch, 0):,}" for run in both)
-        table.add_row(f"samples in epoch {epoch}", *samples)
-    table.add_row("worker fallbacks", *(str(len(run["fallbacks"])) for run in both))
-    table.add_row("losses", "", "identical" if finding["same_losses"] else "different")
-    table.add_row("workers ended by the guard", "", str(finding["workers_ended_by_guard"]))
-    table.add_row("workers killed by the lab", "", str(finding["workers_ended_by_hand"]))
-    print_table(console, table)
+        rows.append([f"samples in epoch {epoch}", *samples])
+    rows += [
+        ["worker fallbacks", *(str(len(run["fallbacks"])) for run in both)],
+        ["losses", "", "identical" if finding["same_losses"] else "different"],
+        ["workers ended by the guard", "", str(finding["workers_ended_by_guard"])],
+        ["workers killed by the lab", "", str(finding["workers_ended_by_hand"])],
+    ]
+    print_rows(console, ("", "without a limit", "with the limit"), rows)
     for fallback in finding["with_limit"]["fallbacks"]:
         print_prose(
             console,
@@ -149,11 +152,8 @@ def print_sheet(
 ) -> None:
     """Print the table that a sheet defines, its plots, what is missing, and the answer."""
     rows = finding["rows"]
-    table = house_table(*columns.values())
-    shown = {name: _formatter(name, rows) for name in columns}
-    for row in rows:
-        table.add_row(*(Text(show(row)) for show in shown.values()))
-    print_table(console, table)
+    shown = [_formatter(name, rows) for name in columns]
+    print_rows(console, [*columns.values()], ([show(row) for show in shown] for row in rows))
     for chart in charts.values():
         print_graph(console, chart)
         console.print()

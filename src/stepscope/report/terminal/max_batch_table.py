@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 
 from stepscope.records.types import BatchSettings, BatchTrialRecord, MaxBatchAnswer
 from stepscope.report.progress_bar import LiveDisplay
-from stepscope.report.terminal.table_style import house_table, print_prose, say
+from stepscope.report.terminal.table_style import print_prose, print_rows, say
 from stepscope.settings.load_settings import as_flags
 from stepscope.units import format_bytes, format_known, format_share
 
@@ -44,7 +43,7 @@ def print_max_batch(console: Console, found: MaxBatchAnswer) -> None:
     limit = f"{format_bytes(found['limit_bytes'])} ({found['limit_of']})"
     say(console, f"{found['model']}: batches within {limit}")
     if found["trials"]:
-        console.print(_trial_table(found["trials"], of_script=found["script"] is not None))
+        _print_trials(console, found["trials"], of_script=found["script"] is not None)
     for trial in found["trials"]:
         if trial["reason"] and trial["status"] != "out_of_memory":
             say(console, f"{_about(trial)}: {trial['reason']}")
@@ -52,24 +51,24 @@ def print_max_batch(console: Console, found: MaxBatchAnswer) -> None:
         print_prose(console, sentence)
 
 
-def _trial_table(trials: list[BatchTrialRecord], *, of_script: bool) -> Table:
-    """Return the table of trials in order; of a user script only the batch size is known."""
-    ours = () if of_script else ("accumulate", "recomputed", "forecast")
-    columns = ("batch", *ours, "measured", "outcome")
-    table = house_table(*columns, left=[len(columns) - 1])
-    for trial in trials:
-        settings = (
+def _print_trials(console: Console, trials: list[BatchTrialRecord], *, of_script: bool) -> None:
+    """Print trials in order; of a user script only the batch size is known."""
+    columns = ["batch", "accumulate", "recomputed", "forecast", "measured", "outcome"]
+    rows = [
+        [
+            f"{trial['batch_size']:,}",
             f"{trial['accumulate']:,}",
             "yes" if trial["checkpoint_activations"] else "no",
             format_known(trial["forecast_bytes"], format_bytes),
-        )
-        table.add_row(
-            f"{trial['batch_size']:,}",
-            *(() if of_script else settings),
             format_known(trial["peak_memory_bytes"], format_bytes),
             _outcome(trial),
-        )
-    return table
+        ]
+        for trial in trials
+    ]
+    if of_script:
+        for row in (columns, *rows):
+            del row[1:4]
+    print_rows(console, columns, rows, left=[len(columns) - 1])
 
 
 def _verdict(found: MaxBatchAnswer) -> list[str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from stepscope.records.types import NetworkAnswer
-from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
+from stepscope.report.terminal.table_style import print_prose, print_rows, say
 from stepscope.units import format_bytes
 
 
@@ -18,20 +16,21 @@ def print_network(console: Console, network: NetworkAnswer) -> None:
     norm = "" if network["norm"] == "batch" else ", without batch norm"
     shape, classes = _shape(network["input"]), f"{network['classes']:,} classes"
     say(console, f"\n{network['model']}{norm}: input {shape}, {classes}, one sample", style="bold")
-    print_table(console, _layer_table(network))
-    size = house_table("size, as counted by torchsummary", "MiB")
-    for name, size_mb in (
-        ("input", network["input_mb"]),
-        ("forward and backward", network["forward_backward_mb"]),
-        ("parameters", network["parameters_mb"]),
-        ("total", network["total_mb"]),
-    ):
-        size.add_row(name, f"{size_mb:,.2f}")
-    print_table(console, size)
-    states = house_table("optimiser state", "values per parameter", "size")
-    for name, state in network["optimizer_state"].items():
-        states.add_row(name, f"{state['values_per_parameter']:g}", format_bytes(state["bytes"]))
-    print_table(console, states)
+    columns = ("layer", "kind", "output", "parameters", "MACs", "kept")
+    print_rows(console, columns, _layer_rows(network), left=(0, 1))
+    sizes_mb = {
+        "input": network["input_mb"],
+        "forward and backward": network["forward_backward_mb"],
+        "parameters": network["parameters_mb"],
+        "total": network["total_mb"],
+    }
+    rows = [[name, f"{size_mb:,.2f}"] for name, size_mb in sizes_mb.items()]
+    print_rows(console, ("size, as counted by torchsummary", "MiB"), rows)
+    rows = [
+        [name, f"{state['values_per_parameter']:g}", format_bytes(state["bytes"])]
+        for name, state in network["optimizer_state"].items()
+    ]
+    print_rows(console, ("optimiser state", "values per parameter", "size"), rows)
     if network["not_counted"]:
         say(console, "not counted", style="bold")
         say(console, *(f"- {line}" for line in network["not_counted"]))
@@ -42,27 +41,19 @@ def print_network(console: Console, network: NetworkAnswer) -> None:
     print_prose(console, _answer(network))
 
 
-def _layer_table(network: NetworkAnswer) -> Table:
-    table = house_table("layer", "kind", "output", "parameters", "MACs", "kept", left=(0, 1))
+def _layer_rows(network: NetworkAnswer) -> Iterator[list[str]]:
     for layer in network["layers"]:
-        table.add_row(
-            Text(layer["name"]),
-            Text(layer["kind"]),
+        yield [
+            layer["name"],
+            layer["kind"],
             _shape(layer["output_shape"]),
             _count(layer["parameters"]),
             _short(layer["macs"]),
             format_bytes(layer["kept_bytes"]) if layer["kept_bytes"] else "",
-        )
-    table.add_section()
-    table.add_row(
-        "total",
-        "",
-        "",
-        f"{network['parameters']:,}",
-        _short(network["macs"]) or "0",
-        format_bytes(network["kept_bytes"]),
-    )
-    return table
+        ]
+    yield []
+    total = (f"{network['parameters']:,}", _short(network["macs"]) or "0")
+    yield ["total", "", "", *total, format_bytes(network["kept_bytes"])]
 
 
 def _answer(network: NetworkAnswer) -> str:

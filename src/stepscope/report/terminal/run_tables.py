@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from stepscope.analyze.memory_use import pools_of
 from stepscope.analyze.run_summary import evaluation_split, evaluations
@@ -28,9 +26,8 @@ from stepscope.records.types import (
 )
 from stepscope.report.terminal.table_style import (
     FigureList,
-    house_table,
     print_figures,
-    print_table,
+    print_rows,
     printable,
     say,
 )
@@ -60,50 +57,52 @@ def print_forecast(console: Console, bill: MemoryAnswer) -> None:
         f"{spec['optimizer']}, {format_count(spec['workers'], 'worker')}",
         style="bold",
     )
-    print_table(console, _forecast_table(bill))
-    table = house_table("tensors in", "peak", "at the end", "", left=(0, 3))
-    for name, phase in bill["phases"].items():
-        sizes = (format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"]))
-        table.add_row(name, *sizes, "<- highest" if name == bill["peak_phase"] else "")
-    print_table(console, table)
+    columns = ("memory", "forecast", "how", "what")
+    print_rows(console, columns, _forecast_rows(bill), left=(0, 2, 3))
+    rows = [
+        [
+            name,
+            *(format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"])),
+            "<- highest" if name == bill["peak_phase"] else "",
+        ]
+        for name, phase in bill["phases"].items()
+    ]
+    print_rows(console, ("tensors in", "peak", "at the end", ""), rows, left=(0, 3))
     say(console, *_verdict(bill))
 
 
-def _forecast_table(bill: MemoryForecast) -> Table:
-    """Return the table of forecast items: size, method and description, pool by pool."""
+def _forecast_rows(bill: MemoryForecast) -> Iterator[list[str]]:
+    """Yield the forecast items pool by pool: size, method and description, then the total."""
     pools = pools_of(bill["items"])
-    table = house_table("memory", "forecast", "how", "what", left=(0, 2, 3))
     for pool in pools:
         items = {name: item for name, item in bill["items"].items() if item["pool"] == pool}
         for name, item in items.items():
             if item["bytes"]:
                 size = format_bytes(item["bytes"])
-                table.add_row(name.replace("_", " "), size, item["how"], item["note"])
-        table.add_section()
+                yield [name.replace("_", " "), size, item["how"], item["note"]]
+        yield []
         total = "total" if len(pools) == 1 else f"total, {pool}"
-        table.add_row(total, format_bytes(sum(item["bytes"] for item in items.values())))
-        table.add_section()
-    return table
+        yield [total, format_bytes(sum(item["bytes"] for item in items.values()))]
+        yield []
 
 
-def bill_table(bill: MemoryBill) -> Table:
-    """Return the table of a finished run's items: forecast, and measured if possible."""
+def print_bill(console: Console, bill: MemoryBill) -> None:
+    """Print the items of a finished run: forecast, and measured if possible."""
     several = _pools(bill)
     where = ["pool"] if several else []
-    table = house_table("memory", "forecast", "measured", *where, "", left=(0, 3, 4))
+    rows = []
     for name, item in bill["items"].items():
         if item["bytes"] or item["measured_bytes"]:
-            where = [item["pool"]] if several else []
+            where_it_is = [item["pool"]] if several else []
             sizes = map(known_size, (item["bytes"], item["measured_bytes"]))
-            table.add_row(name.replace("_", " "), *sizes, *where, item["how"])
-    table.add_section()
-    for pool, each in several.items():
-        sizes = map(known_size, (each["total_bytes"], each["peak_bytes"]))
-        table.add_row(f"total, {pool}", *sizes)
-    if not several:
-        sizes = map(known_size, (bill["total_bytes"], bill["peak_memory_bytes"]))
-        table.add_row("total", *sizes)
-    return table
+            rows.append([name.replace("_", " "), *sizes, *where_it_is, item["how"]])
+    totals = {
+        f"total, {pool}": (each["total_bytes"], each["peak_bytes"])
+        for pool, each in several.items()
+    }
+    totals = totals or {"total": (bill["total_bytes"], bill["peak_memory_bytes"])}
+    rows += [[], *([name, *map(known_size, sizes)] for name, sizes in totals.items())]
+    print_rows(console, ("memory", "forecast", "measured", *where, ""), rows, left=(0, 3, 4))
 
 
 def about_forecast(bill: MemoryBill) -> str:
@@ -168,15 +167,15 @@ def print_run(console: Console, run: Run) -> None:
     summary = run.summary
     say(console, _headline(run), style="bold")
     if phases := summary.get("phases"):
-        print_table(console, _phase_table("phase", phases))
+        _print_phases(console, "phase", phases)
     if device := summary.get("device"):
-        print_table(console, _phase_table("on the device", device["phases"]))
+        _print_phases(console, "on the device", device["phases"])
     if layers := summary.get("layers"):
-        print_table(console, _layer_table(layers))
+        _print_layers(console, layers)
     if len(run.epochs):
         print_figures(console, epoch_figures(run))
     if bill := summary.get("memory_bill"):
-        print_table(console, bill_table(bill))
+        print_bill(console, bill)
     say(console, *map(printable, _closing_lines(run)))
 
 
@@ -213,38 +212,42 @@ def _headline(run: Run) -> str:
     return f"\n{printable(what)}: {run.status}, {how_far}"
 
 
-def _phase_table(title: str, phases: dict[str, PhaseTime]) -> Table:
-    table = house_table(title, "share", "median", "p95", "p99", "total", "", left=(0, 6))
+def _print_phases(console: Console, title: str, phases: dict[str, PhaseTime]) -> None:
     of_step = duration_format(seen["p99_s"] for seen in phases.values())
     of_run = duration_format(seen["total_s"] for seen in phases.values())
-    for phase, seen in phases.items():
-        times = map(of_step, (seen["median_s"], seen["p95_s"], seen["p99_s"]))
-        bar = "█" * round(seen["share"] * _BAR_WIDTH)
-        table.add_row(phase, format_share(seen["share"]), *times, of_run(seen["total_s"]), bar)
-    return table
+    rows = [
+        [
+            phase,
+            format_share(seen["share"]),
+            *map(of_step, (seen["median_s"], seen["p95_s"], seen["p99_s"])),
+            of_run(seen["total_s"]),
+            "█" * round(seen["share"] * _BAR_WIDTH),
+        ]
+        for phase, seen in phases.items()
+    ]
+    columns = (title, "share", "median", "p95", "p99", "total", "")
+    print_rows(console, columns, rows, left=(0, 6))
 
 
-def _layer_table(layers: list[LayerTime]) -> Table:
-    """Return the table of the slowest layers, with the rate of the forward pass if it is known."""
-    times = ("forward", "backward", "share", "MACs", "bytes", "GMAC/s")
-    table = house_table("layer", "kind", *times, left=(0, 1))
+def _print_layers(console: Console, layers: list[LayerTime]) -> None:
+    """Print the slowest layers, with the rate of the forward pass if it is known."""
     all_s = sum(layer["forward_s"] + layer["backward_s"] for layer in layers)
-    shown = duration_format(
-        max(layer["forward_s"], layer["backward_s"]) for layer in layers[:_MOST_LAYERS]
-    )
-    for layer in layers[:_MOST_LAYERS]:
+    layers = layers[:_MOST_LAYERS]
+    shown = duration_format(max(layer["forward_s"], layer["backward_s"]) for layer in layers)
+    rows = []
+    for layer in layers:
         forward_s, macs = layer["forward_s"], layer["multiply_adds"]
-        table.add_row(
-            Text(printable(layer["name"])),
-            Text(printable(layer["kind"])),
-            shown(forward_s),
-            shown(layer["backward_s"]),
-            format_share((forward_s + layer["backward_s"]) / all_s) if all_s else "?",
-            f"{macs * 1e-6:,.1f} M" if macs else format_known(macs, str),
-            format_bytes(layer["bytes"]),
-            f"{macs / forward_s * 1e-9:,.1f}" if macs and forward_s else "",
+        rows.append(
+            [
+                *(layer["name"], layer["kind"], shown(forward_s), shown(layer["backward_s"])),
+                format_share((forward_s + layer["backward_s"]) / all_s) if all_s else "?",
+                f"{macs * 1e-6:,.1f} M" if macs else format_known(macs, str),
+                format_bytes(layer["bytes"]),
+                f"{macs / forward_s * 1e-9:,.1f}" if macs and forward_s else "",
+            ]
         )
-    return table
+    columns = ("layer", "kind", "forward", "backward", "share", "MACs", "bytes", "GMAC/s")
+    print_rows(console, columns, rows, left=(0, 1))
 
 
 def epoch_figures(run: Run) -> FigureList:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
 
 from stepscope.records.types import MeasuredScaling, PredictedScaling, ScalingAnswer
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
+from stepscope.report.terminal.table_style import print_prose, print_rows, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.units import (
     duration_format,
@@ -44,13 +43,13 @@ def scale_chart(found: ScalingAnswer) -> Chart:
 
 def print_scale(console: Console, found: ScalingAnswer) -> None:
     """Print the measured table, the predicted one, the chart and the answer."""
-    print_table(console, _measured_table(found["measured"]))
+    _print_measured(console, found["measured"])
     if found["predicted"] and (network := found["assumed"]):
         latency_s = network["latency_s"]
         latency = f"latency {format_duration(latency_s)}" if latency_s else "no latency"
         over = f"{format_bandwidth(network['bandwidth_bytes_per_s'])}, {latency}"
         say(console, f"Predicted, not measured; over {over}:", style="bold")
-        print_table(console, _predicted_table(found["predicted"]))
+        _print_predicted(console, found["predicted"])
     print_graph(console, scale_chart(found))
     console.print()
     for line in _words(found):
@@ -67,45 +66,46 @@ def _ideal(processes: set[int], base: int, panel: str) -> list[ChartMark]:
     return [ChartMark(count, count / base, _IDEAL, panel) for count in sorted(processes)]
 
 
-def _measured_table(rows: list[MeasuredScaling]) -> Table:
-    table = house_table(
-        "mode", "processes", "batch", "samples/s", "speed-up, 95 %", "efficiency", "allreduce"
-    )
+def _print_measured(console: Console, rows: list[MeasuredScaling]) -> None:
     base = _base(rows)
     duration = duration_format([s for row in rows if (s := row["communication_s"]) is not None])
-    for row in rows:
-        table.add_row(
-            row["mode"],
-            str(row["processes"]),
-            f"{row['batch_size']:,}",
+    cells = [
+        [
+            *_setting(row),
             format_known(row["samples_per_s"], "{:,.0f}".format),
             format_known(row["speedup"], "{:.2f}".format) + _interval(row, base),
             format_known(row["efficiency"], format_share),
             "" if row["communication_s"] is None else duration(row["communication_s"]),
-        )
-    return table
+        ]
+        for row in rows
+    ]
+    columns = ("samples/s", "speed-up, 95 %", "efficiency", "allreduce")
+    print_rows(console, (*_SETTING, *columns), cells)
 
 
-def _predicted_table(rows: list[PredictedScaling]) -> Table:
-    table = house_table(
-        "mode", "processes", "batch", "samples/s", "speed-up", "efficiency", "step", "allreduce"
-    )
-    step, allreduce = (
-        duration_format([row["step_s"] for row in rows]),
-        duration_format([row["exchange_s"] for row in rows]),
-    )
-    for row in rows:
-        table.add_row(
-            row["mode"],
-            str(row["processes"]),
-            f"{row['batch_size']:,}",
+def _print_predicted(console: Console, rows: list[PredictedScaling]) -> None:
+    step = duration_format([row["step_s"] for row in rows])
+    allreduce = duration_format([row["exchange_s"] for row in rows])
+    cells = [
+        [
+            *_setting(row),
             f"{row['samples_per_s']:,.0f}",
             f"{row['speedup']:.2f}",
             format_share(row["efficiency"]),
             step(row["step_s"]),
             allreduce(row["exchange_s"]),
-        )
-    return table
+        ]
+        for row in rows
+    ]
+    columns = ("samples/s", "speed-up", "efficiency", "step", "allreduce")
+    print_rows(console, (*_SETTING, *columns), cells)
+
+
+_SETTING = ("mode", "processes", "batch")
+
+
+def _setting(row: MeasuredScaling | PredictedScaling) -> list[str]:
+    return [row["mode"], str(row["processes"]), f"{row['batch_size']:,}"]
 
 
 def _interval(row: MeasuredScaling, base: int) -> str:

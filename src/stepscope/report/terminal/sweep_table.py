@@ -16,13 +16,7 @@ from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.records.types import RoundFigures, RunMessage, SettingValue
 from stepscope.report.progress_bar import LiveDisplay
 from stepscope.report.terminal.compare_table import conclusion_of
-from stepscope.report.terminal.table_style import (
-    house_table,
-    print_prose,
-    print_table,
-    printable,
-    say,
-)
+from stepscope.report.terminal.table_style import print_prose, print_rows, printable, say
 from stepscope.units import (
     format_bytes,
     format_clock,
@@ -123,12 +117,12 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
         "accuracy": all(row["test_accuracy"] is None for row in rows),
     }
     shown = [column for column in SETTING_COLUMNS if not empty.get(column)]
-    table = house_table(*names, *shown)
+    table = []
     for row in rows:
         cells = dict(zip(SETTING_COLUMNS, setting_cells(row), strict=True))
         settings = (str(row["values"].get(name)) for name in names)
-        table.add_row(*settings, *(cells[column] for column in shown))
-    print_table(console, table)
+        table.append([*settings, *(cells[column] for column in shown)])
+    print_rows(console, (*names, *shown), table)
     failures = {
         f"{_about(trial.values)}: {_failure(trial)}" for trial in sweep.trials if trial.reason
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
@@ -27,26 +27,37 @@ class FigureList:
     code: Collection[int] = ()
 
 
-def house_table(*columns: str, left: Collection[int] = (0,)) -> Table:
-    """Return an empty table with a ruled header: words to the left, figures to the right."""
+def print_rows(
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: Collection[int] = (0,),
+    name_width: int | None = None,
+) -> None:
+    """Print rows below a ruled header, words to the left, figures to the right.
+
+    The table has its full width: a long line is better than half a number. An empty row is a rule.
+    A name longer than `name_width` continues below.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number in left else "right", no_wrap=True)
-    return table
-
-
-def print_table(console: Console, table: Table) -> None:
-    """Print a table at its full width: a long line is better than half a number."""
+    if name_width is not None:
+        names = table.columns[0]
+        names.max_width, names.no_wrap, names.overflow = name_width, False, "fold"
+    for row in rows:
+        if row:
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        else:
+            table.add_section()
     table.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
     console.print(table, crop=False)
 
 
 def print_figures(console: Console, figures: FigureList) -> None:
     """Print a table of figures without its title."""
-    table = house_table(*figures.columns, left=(0, *figures.left))
-    for row in figures.rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    print_table(console, table)
+    print_rows(console, figures.columns, figures.rows, left=(0, *figures.left))
 
 
 def say(console: Console, *lines: str, style: str = "") -> None:

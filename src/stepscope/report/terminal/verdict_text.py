@@ -14,7 +14,7 @@ from stepscope.analyze.findings import Finding, findings_of
 from stepscope.analyze.what_if import expected_speedup
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
-from stepscope.records.types import PhaseTime, StackTime, Summary
+from stepscope.records.types import PhaseTime, Summary
 from stepscope.report.expected_gain import change_of, gain_of, phrases_to_stress
 from stepscope.report.html.page_content import Document
 from stepscope.report.palette import PHASE_COLOURS
@@ -184,13 +184,10 @@ def _notes(summary: Summary, phase: str) -> Iterator[str]:
     elif phase == "other":
         for each in summary.get("stacks") or ():
             if each["where"] == "other" and each["line"]:
-                yield from (f"{what}, {each['line']}" for what in _names(each) if what)
+                named = filter(None, (each["code"], each["activity"]))
+                yield from (f"{name}, {each['line']}" for name in named)
                 yield each["line"]
                 break
-
-
-def _names(stack: StackTime) -> tuple[str | None, str | None]:
-    return stack["code"], stack["activity"]
 
 
 def _fitting(notes: Iterator[str], room: int) -> str:
@@ -208,8 +205,5 @@ def _in_short(finding: Finding, wall_s: float | None) -> str:
     if not finding.saves_s or not wall_s or not finding.change:
         return finding.text
     speedup, _ = expected_speedup(wall_s, finding.saves_s)
-    change = f"{finding.change[0].upper()}{finding.change[1:]}"
-    if speedup < _LEAST_SPEEDUP:
-        return f"{finding.text} {change}."
-    saved = format_duration(finding.saves_s)
-    return f"{finding.text} {change}: {saved} less."
+    brings = "" if speedup < _LEAST_SPEEDUP else f": {format_duration(finding.saves_s)} less"
+    return f"{finding.text} {change_of(finding)}{brings}."

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from stepscope.records.types import WorkerCandidate, WorkersAnswer
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.terminal.table_style import house_table, print_prose, print_table, say
+from stepscope.report.terminal.table_style import print_prose, print_rows, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.units import (
     duration_format,
@@ -44,25 +44,25 @@ def workers_chart(found: WorkersAnswer) -> Chart:
 def print_workers(console: Console, found: WorkersAnswer) -> None:
     """Print the chart, its table, and the recommended setting."""
     print_graph(console, workers_chart(found))
-    table = house_table(
-        "workers", "samples/s", "of the best", "waits", "load", "CPU", "start", "memory"
-    )
     rows = [row for row in found["candidates"] if row["samples_per_s"]["median"] is not None]
     load = _duration(row["load_s"] for row in rows)
     start = _duration(row["loader_start_s"] for row in rows)
-    for row in rows:
-        tied = " tied" if row["tied_with_best"] else ""
-        table.add_row(
+    cells = [
+        [
             str(_number(row)),
             f"{row['samples_per_s']['median']:,.0f}",
-            format_known(row["to_best"], lambda share: f"{100 * share:.0f} %") + tied,
+            format_known(row["to_best"], "{:.0%}".format).replace("%", " %")
+            + " tied" * row["tied_with_best"],
             format_known(row["wait_share"], format_share),
             format_known(row["load_s"], load),
             format_known(row["load_cpu_s"], load),
             format_known(row["loader_start_s"], start),
             format_known(row["memory_bytes"], format_bytes),
-        )
-    print_table(console, table)
+        ]
+        for row in rows
+    ]
+    columns = ("workers", "samples/s", "of the best", "waits", "load", "CPU", "start", "memory")
+    print_rows(console, columns, cells)
     *details, answer = _words(found)
     for line in details:
         print_prose(console, line)
