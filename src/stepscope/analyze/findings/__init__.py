@@ -6,14 +6,12 @@ from stepscope.analyze.findings import (
     compute_findings,
     loader_findings,
     machine_findings,
-    memory_findings,
-    phase_findings,
     rank_findings,
     script_findings,
     step_findings,
     wall_time_findings,
 )
-from stepscope.analyze.findings.finding import Finding, RunView
+from stepscope.analyze.findings.finding import WORTHWHILE, Finding, RunView
 from stepscope.records.run_reader import Run
 
 __all__ = ["Finding", "RunView", "findings_of", "warnings_on_steps"]
@@ -39,28 +37,24 @@ _OF_STEPS = (
     step_findings.start_up,
     step_findings.far_steps,
     step_findings.drift,
-    phase_findings.large_optimizer,
-    phase_findings.large_transfer,
+    step_findings.large_optimizer,
+    step_findings.large_transfer,
     rank_findings.straggler,
     rank_findings.exposed_communication,
-    phase_findings.unattributed,
-    phase_findings.costly_instrument,
-    step_findings.throttling,
+    step_findings.unattributed,
+    step_findings.costly_instrument,
+    machine_findings.throttling,
     step_findings.inferred_steps,
-    phase_findings.too_short,
-    phase_findings.too_noisy,
+    step_findings.too_short,
+    step_findings.too_noisy,
 )
 _OF_ANY_RUN = (
-    memory_findings.growing_memory,
-    memory_findings.swapping,
+    machine_findings.growing_memory,
+    machine_findings.swapping,
     loader_findings.lost_workers,
     loader_findings.bad_samples,
     loader_findings.retried_requests,
 )
-
-
-# The least share of the wall time that makes a saving more important than any other finding.
-_WORTHWHILE = 0.02
 
 
 def findings_of(run: Run) -> list[Finding]:
@@ -74,7 +68,7 @@ def findings_of(run: Run) -> list[Finding]:
     found = [finding for kind in kinds if (finding := kind(view)) is not None]
     if has_steps:
         found += script_findings.work_in_loop(view)
-    least_s = _WORTHWHILE * (run.summary.get("wall_s") or 0.0)
+    least_s = WORTHWHILE * (run.summary.get("wall_s") or 0.0)
 
     def importance(finding: Finding) -> tuple[float, float]:
         saves_s = finding.saves_s or 0.0
@@ -88,5 +82,5 @@ def warnings_on_steps(run: Run) -> list[Finding]:
     view = RunView(run)
     if not view.step_s or not view.median_s:
         return []
-    kinds = (step_findings.drift, phase_findings.too_noisy)
+    kinds = (step_findings.drift, step_findings.too_noisy)
     return [finding for kind in kinds if (finding := kind(view)) is not None]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stepscope.analyze.findings.finding import Finding, RunView
+from stepscope.analyze.findings.finding import WORTHWHILE, Finding, RunView, saving
 from stepscope.analyze.step_model import batch_costs
 from stepscope.errors import RequestError
 from stepscope.records.types import Compilation, ScriptSetup
 from stepscope.units import format_count, format_duration, format_share
-
-_WORTHWHILE = 0.02  # of the wall time
 
 # How much faster an update is with fused=True: 2.1 to 3.6 for AdamW, 1.0 to 1.9 for SGD, whose
 # gain grows with the size of its tensors.
@@ -48,7 +46,7 @@ def unfused_optimizer(view: RunView) -> Finding | None:
         and not each["foreach"]
         and each["name"] in _FUSED_GAIN
         # On a device, torch updates many tensors at once unless told otherwise.
-        and (_on_cpu(view) or each["foreach"] is False)
+        and (view.on_cpu or each["foreach"] is False)
     ]
     if not slow:
         return None
@@ -57,13 +55,14 @@ def unfused_optimizer(view: RunView) -> Finding | None:
     size = setup["parameters"] / max(setup["parameter_tensors"], 1)
     if largest["name"] == "SGD" and size < _SMALL_TENSOR:
         gain = _FUSED_GAIN_SMALL_SGD
-    return _saving(
+    return saving(
         view,
         "unfused_optimizer",
         f"The optimiser takes {format_share(share)} of the time: {largest['name']} updates "
         f"{largest['tensors']:,} tensors one by one.",
-        (view.of_a_step(view.mean("optimizer_s")), f"{setup['parameters']:,} parameters"),
-        saves_s=_all_steps_s(view, "optimizer") * (1 - 1 / gain),
+        view.of_a_step(view.mean("optimizer_s")),
+        f"{setup['parameters']:,} parameters",
+        saves_s=view.all_steps_s("optimizer") * (1 - 1 / gain),
         change=f"pass fused=True to {largest['name']}",
     )
 
@@ -72,15 +71,15 @@ def too_many_threads(view: RunView) -> Finding | None:
     """Report more threads than CPUs: they wait for each other in every operation."""
     setup = _setup(view)
     cpus = view.run.info.get("environment", {}).get("cpus_usable")
-    if setup is None or not cpus or setup["threads"] <= cpus or not _on_cpu(view):
+    if setup is None or not cpus or setup["threads"] <= cpus or not view.on_cpu:
         return None
     crowded = setup["threads"] / cpus
-    return _saving(
+    return saving(
         view,
         "too_many_threads",
         f"torch uses {setup['threads']} threads on {format_count(cpus, 'CPU')}.",
-        (f"torch.get_num_threads() is {setup['threads']}; usable CPUs: {cpus}",),
-        saves_s=_all_steps_s(view, "forward", "backward", "optimizer") * (1 - 1 / crowded),
+        f"torch.get_num_threads() is {setup['threads']}; usable CPUs: {cpus}",
+        saves_s=view.all_steps_s("forward", "backward", "optimizer") * (1 - 1 / crowded),
         change=f"call torch.set_num_threads({cpus}), or set OMP_NUM_THREADS={cpus}",
     )
 
@@ -93,19 +92,18 @@ def contiguous_convolutions(view: RunView) -> Finding | None:
         return None
     flops = view.run.summary.get("flops")
     is_single = flops is None or flops.get("precision", "fp32") == "fp32"
-    if is_single and not _on_cpu(view):  # only tensor cores want channels_last
+    if is_single and not view.on_cpu:  # only tensor cores want channels_last
         return None
     share, contiguous = operations["convolution_share"], operations["contiguous_share"]
-    computing_s = sum(view.mean(f"{phase}_s") or 0.0 for phase in ("forward", "backward"))
-    is_large = computing_s > _LARGE_OPERATION_S * operations["count"]
+    is_large = view.mean_s("forward", "backward") > _LARGE_OPERATION_S * operations["count"]
     if not share or not contiguous or share < _MOSTLY or contiguous < _MOSTLY or not is_large:
         return None
-    return _saving(
+    return saving(
         view,
         "contiguous_convolutions",
         f"Convolutions do {format_share(share)} of the operations, in the contiguous format.",
-        (f"{format_share(contiguous)} of the convolutions have contiguous inputs",),
-        saves_s=_all_steps_s(view, "forward", "backward") * (1 - 1 / _CHANNELS_LAST_GAIN),
+        f"{format_share(contiguous)} of the convolutions have contiguous inputs",
+        saves_s=view.all_steps_s("forward", "backward") * (1 - 1 / _CHANNELS_LAST_GAIN),
         change="use channels_last: model.to(memory_format=torch.channels_last), and the same for "
         "each batch of images",
     )
@@ -119,12 +117,12 @@ def double_precision(view: RunView) -> Finding | None:
     operations = setup["operations"]
     convolutions = operations["convolution_share"] if operations else None
     gain = _SINGLE_CONVOLUTION_GAIN if (convolutions or 0.0) >= _MOSTLY else _SINGLE_GAIN
-    return _saving(
+    return saving(
         view,
         "double_precision",
         f"The model computes in float64, with {setup['parameters']:,} parameters.",
-        ("most parameters are torch.float64",),
-        saves_s=_all_steps_s(view, "forward", "backward") * (1 - 1 / gain),
+        "most parameters are torch.float64",
+        saves_s=view.all_steps_s("forward", "backward") * (1 - 1 / gain),
         change="use float32: model.float(), and images.float()",
     )
 
@@ -134,13 +132,13 @@ def anomaly_detection(view: RunView) -> Finding | None:
     setup = _setup(view)
     if setup is None or not setup["anomaly_detection"]:
         return None
-    return _saving(
+    return saving(
         view,
         "anomaly_detection",
         "Anomaly detection is on: autograd records a stack for every operation and checks every "
         "gradient.",
-        ("torch.is_anomaly_enabled() is True during training",),
-        saves_s=_all_steps_s(view, "forward", "backward") * (1 - 1 / _NO_ANOMALY_GAIN),
+        "torch.is_anomaly_enabled() is True during training",
+        saves_s=view.all_steps_s("forward", "backward") * (1 - 1 / _NO_ANOMALY_GAIN),
         change="leave out torch.autograd.set_detect_anomaly(True)",
     )
 
@@ -151,15 +149,15 @@ def gradients_in_evaluation(view: RunView) -> Finding | None:
     if setup is None or not wall_s:
         return None
     took_s = setup["evaluation_with_gradients_s"]
-    if took_s < _WORTHWHILE * wall_s:
+    share = took_s / wall_s
+    if share < WORTHWHILE:
         return None
     return Finding(
         "gradients_in_evaluation",
-        f"Evaluation runs with gradients enabled, {format_share(took_s / wall_s)} of the run: it "
-        "keeps activations for a backward pass that never comes.",
+        f"Evaluation runs with gradients enabled, {format_share(share)} of the run: it keeps "
+        "activations for a backward pass that never comes.",
         (f"{format_duration(took_s)} of evaluation with gradients",),
-        None,
-        took_s / wall_s,
+        weight=share,
         saves_s=took_s * (1 - 1 / _NO_GRAD_GAIN),
         change="evaluate inside torch.no_grad() or torch.inference_mode()",
     )
@@ -174,23 +172,20 @@ def tiny_batch(view: RunView) -> Finding | None:
     except RequestError:  # the samples are unknown
         return None
     if operations:
-        update_s = view.mean("optimizer_s") or 0.0
-        computing_s = sum(view.mean(f"{phase}_s") or 0.0 for phase in ("forward", "backward"))
-        fixed_s = max(fixed_s, update_s + min(computing_s, _OPERATION_S * operations["count"]))
-    training_s = view.mean_step_s - (view.mean("data_s") or 0.0)
+        calls_s = min(view.mean_s("forward", "backward"), _OPERATION_S * operations["count"])
+        fixed_s = max(fixed_s, view.mean_s("optimizer") + calls_s)
+    training_s = view.mean_step_s - view.mean_s("data")
     if size > _SMALL_BATCH or not training_s or fixed_s < _MUCH_FIXED * training_s:
         return None
     larger = round(size * _LARGER)
     share = min(1.0, fixed_s / training_s)
-    return _saving(
+    return saving(
         view,
         "tiny_batch",
         f"{format_share(share)} of a step does not depend on the size of its batch, "
         f"{format_count(int(size), 'sample')}: calling operations and updating weights.",
-        (
-            view.of_a_step(fixed_s),
-            *((f"{operations['count']} operations in a step",) if operations else ()),
-        ),
+        view.of_a_step(fixed_s),
+        *([f"{operations['count']} operations in a step"] if operations else []),
         saves_s=fixed_s * (1 - 1 / _LARGER) * len(view.run.steps),
         change=f"use a larger batch, such as batch_size={larger}, and adapt the learning rate",
     )
@@ -216,12 +211,12 @@ def recompilations(view: RunView) -> Finding | None:
             why = "the last batch is smaller"
             change = "use drop_last=True in the DataLoader, or dynamic=True in torch.compile"
     stopped = ", until torch stopped compiling it" if compiled["limit_reached"] else ""
-    return _saving(
+    return saving(
         view,
         "recompilations",
         f"torch.compile compiled code again {len(again)} times, which took "
         f"{format_duration(again_s)}{stopped}: {why}.",
-        tuple(
+        *(
             f"{each['line'] or each['function']}: {each['reason']}, "
             f"{format_duration(each['took_s'])}"
             for each in again[:_MOST_DESCRIBED]
@@ -241,12 +236,12 @@ def graph_breaks(view: RunView) -> Finding | None:
     lines = list(dict.fromkeys(each["line"] for each in places if each["line"]))
     at = f" at {', '.join(lines[:_MOST_DESCRIBED])}" if lines else ""
     took_s = sum(each["took_s"] for each in first)
-    return _saving(
+    return saving(
         view,
         "graph_breaks",
         f"torch.compile splits the code{at} and compiles {len(first)} parts, in "
         f"{format_duration(took_s)}.",
-        tuple(f"{each['line'] or '?'}: {each['reason']}" for each in places[:_MOST_DESCRIBED]),
+        *(f"{each['line'] or '?'}: {each['reason']}" for each in places[:_MOST_DESCRIBED]),
         saves_s=took_s * (1 - 1 / max(len(first), 1)),
         change="keep print, .item() and other calls of Python out of the compiled code",
     )
@@ -272,35 +267,5 @@ def _only_last_differs(view: RunView) -> bool:
     return bool(others) and all(last[epoch] == step for epoch, step in others)
 
 
-# --- What findings share
-
-
 def _setup(view: RunView) -> ScriptSetup | None:
     return view.run.summary.get("script_setup")
-
-
-def _on_cpu(view: RunView) -> bool:
-    device = view.run.info.get("environment", {}).get("device") or "cpu"
-    return str(device).startswith("cpu")
-
-
-def _all_steps_s(view: RunView, *phases: str) -> float:
-    """Return the time of phases in all steps."""
-    return sum(view.mean(f"{phase}_s") or 0.0 for phase in phases) * len(view.run.steps)
-
-
-def _saving(
-    view: RunView,
-    name: str,
-    text: str,
-    evidence: tuple[str, ...],
-    *,
-    saves_s: float,
-    change: str,
-) -> Finding | None:
-    """Return a finding if its change saves enough of the run."""
-    wall_s = view.run.summary.get("wall_s")
-    if not wall_s or saves_s < _WORTHWHILE * wall_s:
-        return None
-    weight = min(1.0, saves_s / wall_s)
-    return Finding(name, text, evidence, None, weight, saves_s=saves_s, change=change)

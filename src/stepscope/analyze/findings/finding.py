@@ -12,9 +12,19 @@ from typing import Any, cast
 from stepscope.analyze.phase_shares import counted_steps, dropped_epochs_of, phase_shares
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
-from stepscope.records.types import FindingRecord, PhaseTime, RecordedSpec, ScriptCall
+from stepscope.records.types import (
+    EpochRow,
+    FindingRecord,
+    PhaseTime,
+    RecordedSpec,
+    ScriptCall,
+)
 from stepscope.stats import known_mean, median
 from stepscope.units import format_duration, format_path
+
+# The least share of the wall time that makes a saving worth a finding, and more important than any
+# finding that saves nothing.
+WORTHWHILE = 0.02
 
 
 @dataclass(frozen=True)
@@ -28,8 +38,8 @@ class Finding:
     name: str
     text: str
     evidence: tuple[str, ...]
-    command: str | None
-    weight: float
+    command: str | None = None
+    weight: float = 0.0
     saves_s: float | None = None
     change: str | None = None
 
@@ -44,6 +54,22 @@ class RunView:
 
     run: Run
     _columns: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the device that trained is the CPU."""
+        device = (self.run.info.get("environment") or {}).get("device") or "cpu"
+        return device.startswith("cpu")
+
+    @cached_property
+    def trained(self) -> list[EpochRow]:
+        """The epochs of training."""
+        return self.run.epoch_rows("train")
+
+    @cached_property
+    def evaluations(self) -> list[EpochRow]:
+        """The evaluations that were timed."""
+        return [row for row in self.run.epoch_rows() if row["split"] != "train" and row["total_s"]]
 
     @cached_property
     def dropped(self) -> list[int]:
@@ -83,6 +109,14 @@ class RunView:
         """Return the mean of a column over the steps that record it."""
         return known_mean(self.column(name))
 
+    def mean_s(self, *phases: str) -> float:
+        """Return the mean time of phases in a step."""
+        return sum(self.mean(f"{phase}_s") or 0.0 for phase in phases)
+
+    def all_steps_s(self, *phases: str) -> float:
+        """Return the time of phases in all steps."""
+        return self.mean_s(*phases) * len(self.run.steps)
+
     def of_a_step(self, took_s: float | None) -> str:
         """Describe a part of a step: `3 ms of a step of 12 ms`."""
         return f"{format_duration(took_s or 0.0)} of a step of {format_duration(self.median_s)}"
@@ -118,6 +152,23 @@ class RunView:
             script = ["--", *script_call(self.run.spec)]
             return shlex.join(["stepscope", command, *flags, *script])
         return shlex.join(["stepscope", command, format_path(self.run.path / schema.RUN), *flags])
+
+
+def saving(
+    view: RunView,
+    name: str,
+    text: str,
+    *evidence: str,
+    saves_s: float,
+    change: str,
+    least: float = WORTHWHILE,
+) -> Finding | None:
+    """Return a finding if its change saves enough of the wall time."""
+    wall_s = view.run.summary.get("wall_s")
+    if not wall_s or saves_s < least * wall_s:
+        return None
+    weight = min(1.0, saves_s / wall_s)
+    return Finding(name, text, evidence, weight=weight, saves_s=saves_s, change=change)
 
 
 def script_call(recorded: RecordedSpec | ScriptCall) -> list[str]:

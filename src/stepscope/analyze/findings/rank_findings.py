@@ -25,7 +25,7 @@ def straggler(view: RunView) -> Finding | None:
     others = [own_s for rank, own_s in timed if rank is not slow]
     usual = {phase: median([own_s[phase] for own_s in others]) for phase in slow_s}
     excess = {phase: took_s - usual[phase] for phase, took_s in slow_s.items()}
-    share = sum(excess.values()) / (sum(view.step_s) / len(view.step_s))
+    share = sum(excess.values()) / view.mean_step_s
     if share < _MUCH_SLOWER:
         return None
     phase = max(excess, key=lambda name: excess[name])
@@ -40,8 +40,7 @@ def straggler(view: RunView) -> Finding | None:
             f"own work: {format_duration(sum(slow_s.values()))} per step, "
             f"{format_duration(sum(usual.values()))} on the other ranks (medians)",
         ),
-        None,
-        min(1.0, share),
+        weight=min(1.0, share),
     )
 
 
@@ -58,6 +57,5 @@ def exposed_communication(view: RunView) -> Finding | None:
             f"{view.of_a_step(exposed['mean_s'])} on rank 0, including waiting for slower ranks",
             "a larger --batch-size, --accumulate or fewer --processes reduce this share",
         ),
-        None,
-        exposed["share"],
+        weight=exposed["share"],
     )

@@ -92,8 +92,7 @@ def _finding(view: RunView, activity: str, group: list[StackTime], wall_s: float
         cause.name,
         f"{what} takes {format_share(total_s / wall_s)} of the run, inside the training loop.",
         tuple(_evidence(group)),
-        None,
-        min(1.0, total_s / wall_s),
+        weight=min(1.0, total_s / wall_s),
         saves_s=None if cause.saves is None else cause.saves * total_s,
         change=cause.change,
     )

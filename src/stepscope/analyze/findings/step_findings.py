@@ -1,15 +1,12 @@
-"""Findings on the course of a run: start-up, outliers, drift, throttling, inferred steps."""
+"""Findings on the steps: disproportionate phases, outliers, drift, noise, inferred steps."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from itertools import compress
 
 from stepscope.analyze.findings.finding import Finding, RunView
-from stepscope.analyze.throttled_time import slowdown
+from stepscope.analyze.findings.script_findings import work_in_loop
 from stepscope.records import schema
-from stepscope.records.throttled_steps import ThrottledTime, throttled_times
 from stepscope.stats import median, quantile
 from stepscope.units import format_duration, format_share
 
@@ -21,12 +18,17 @@ _AT_LEAST_FAR = 3
 _NEAR_S = 1.0
 _THIRD = 20  # steps in each third, for a comparison
 _DRIFT = 0.1
-_MOST_DESCRIBED = 5  # throttled times to describe
+_MUCH_OPTIMIZER = 0.25
+_MUCH_TRANSFER = 0.1
+_MUCH_OTHER = 0.1
+_COSTLY = 0.03
+_FEWEST_STEPS = 30
+_NOISY = 0.3
 
 
 def start_up(view: RunView) -> Finding | None:
     """Report the cost of the first epoch beyond that of a later one."""
-    trained = [row for row in view.run.epochs.rows() if row["split"] == "train" and row["total_s"]]
+    trained = [row for row in view.trained if row["total_s"]]
     if len(trained) < 1 + _LATER_EPOCHS:
         return None
     first, later = trained[0], trained[1:]
@@ -46,8 +48,7 @@ def start_up(view: RunView) -> Finding | None:
             f"loader start: {format_duration(first['loader_start_s'])}; later "
             f"{format_duration(starts_s)}",
         ),
-        None,
-        extra_s / sum(row["total_s"] for row in trained),
+        weight=extra_s / sum(row["total_s"] for row in trained),
     )
 
 
@@ -81,8 +82,7 @@ def far_steps(view: RunView) -> Finding | None:
             f"{format_share(excess_s / sum(phases.values()))} of their excess is in `{phase}`",
             *(f"{count} `{name}` events at those times" for name, count in events.items()),
         ),
-        None,
-        share,
+        weight=share,
     )
 
 
@@ -106,31 +106,7 @@ def drift(view: RunView) -> Finding | None:
             f"first third: {format_duration(first_s)}, last third: {format_duration(last_s)} "
             f"(medians of {third} steps)",
         ),
-        None,
-        min(1.0, abs(last_s / first_s - 1)),
-    )
-
-
-def throttling(view: RunView) -> Finding | None:
-    """Report the steps during which heat or a limit slowed the machine down."""
-    marked = view.throttled
-    if not any(marked):
-        return None
-    times = throttled_times(view.run.events)
-    share = sum(compress(view.step_s, marked)) / sum(view.step_s)
-    evidence = [_described(each) for each in times[:_MOST_DESCRIBED]]
-    if len(times) > _MOST_DESCRIBED:
-        evidence.append(f"and {len(times) - _MOST_DESCRIBED} more in events.jsonl")
-    if (cost := slowdown(view.step_s, marked)) is not None:
-        slow_s, free_s = format_duration(cost["median_s"]), format_duration(cost["others_median_s"])
-        evidence.append(f"those steps take {slow_s}, the others {free_s} (medians)")
-    return Finding(
-        "throttling",
-        f"The machine was throttled during {marked.count(True):,} of {len(marked):,} steps, "
-        f"{format_share(share)} of the time: check its cooling and power supply.",
-        tuple(evidence),
-        "stepscope doctor",
-        share,
+        weight=min(1.0, abs(last_s / first_s - 1)),
     )
 
 
@@ -144,21 +120,103 @@ def inferred_steps(view: RunView) -> Finding | None:
         "The steps are inferred: no torch optimiser stepped, but weights changed after backward "
         "passes.",
         (f"optimizer_s: {(summary.get('absent') or {}).get('optimizer_s', 'not measured')}",),
-        None,
-        0.0,
     )
 
 
-def _described(time: ThrottledTime) -> str:
-    """Describe a throttled time: `at 12.3 s for 4.1 s: clock from 1,479 to 921 MHz`."""
-    lasted = "until the end"
-    if math.isfinite(time.to_s):
-        lasted = f"for {format_duration(time.to_s - time.from_s)}"
-    began = time.began
-    text = f"at {format_duration(time.from_s)} {lasted}: {began['what']}"
-    before, after = began.get("from"), began.get("to")
-    if before is not None and after is not None:
-        text += f" from {before:,g} to {after:,g} {began.get('unit') or ''}"
-    if began.get("reasons"):
-        text += f" by {began['reasons']}"
-    return text.rstrip()
+# --- Phases
+
+
+def large_optimizer(view: RunView) -> Finding | None:
+    """Report an optimiser that takes as long as the gradients should."""
+    share, batch = view.share("optimizer"), view.mean("samples")
+    if share < _MUCH_OPTIMIZER:
+        return None
+    evidence, command = [view.of_a_step(view.mean("optimizer_s"))], None
+    if batch:
+        evidence.append(f"{batch:g} samples per step")
+        sizes = f"batch_size={batch:g},{2 * batch:g},{4 * batch:g}"
+        command = view.again("sweep", "--over", sizes)
+    text = (
+        f"The optimiser takes {format_share(share)} of the time, whatever the batch size: use a "
+        "larger batch or accumulate gradients."
+    )
+    return Finding("large_optimizer", text, tuple(evidence), command, share)
+
+
+def large_transfer(view: RunView) -> Finding | None:
+    """Report that transferring batches to the device takes much of a step."""
+    share = view.share("transfer")
+    if share < _MUCH_TRANSFER:
+        return None
+    what, flag = "Moving batches to the device", "pin_memory=false,true"
+    if view.on_cpu:
+        what, flag = "Converting batches", "memory_format=contiguous,channels_last"
+    return Finding(
+        "large_transfer",
+        f"{what} takes {format_share(share)} of the time.",
+        (view.of_a_step(view.mean("transfer_s")),),
+        view.again("sweep", "--over", flag) if view.run.info.get("kind") == "run" else None,
+        share,
+    )
+
+
+def unattributed(view: RunView) -> Finding | None:
+    """Report that much of a step is in no phase."""
+    share = view.share("other")
+    if share < _MUCH_OTHER or work_in_loop(view):
+        return None
+    text = (
+        f"{format_share(share)} of the time is in no phase of training: look for metrics, logging "
+        "or printing in the loop."
+    )
+    evidence = (view.of_a_step(view.mean("other_s")),)
+    return Finding("unattributed", text, evidence, weight=share)
+
+
+# --- What makes all figures unreliable
+
+
+def costly_instrument(view: RunView) -> Finding | None:
+    """Report a measuring overhead that matters."""
+    instrument = view.run.info.get("instrument") or {}
+    share, cost_s = instrument.get("overhead_share"), instrument.get("overhead_per_step_s")
+    if not share or not cost_s or share < _COSTLY:
+        return None
+    text = f"Profiling takes {format_share(share)} of a step, because the steps are very short."
+    return Finding("costly_instrument", text, (view.of_a_step(cost_s),), weight=share)
+
+
+def too_short(view: RunView) -> Finding | None:
+    """Report that the run has too few steps for reliable figures."""
+    steps = len(view.step_s)
+    if steps >= _FEWEST_STEPS:
+        return None
+    text = (
+        f"Only {steps} steps were measured after warm-up: too few for reliable figures. Train for "
+        "more steps."
+    )
+    evidence = f"{len(view.run.steps)} steps total; wanted {_FEWEST_STEPS} or more after warm-up"
+    return Finding("too_short", text, (evidence,), weight=1.0)
+
+
+def too_noisy(view: RunView) -> Finding | None:
+    """Report steps so noisy that the median of a single run says little."""
+    if len(view.step_s) < _FEWEST_STEPS:
+        return None
+    ordered = sorted(view.step_s)
+    low, high = quantile(ordered, 0.25), quantile(ordered, 0.75)
+    spread = (high - low) / view.median_s
+    if spread < _NOISY:
+        return None
+    again = ("sweep", "--over", "seed=1", "--repeats", "6")
+    return Finding(
+        "too_noisy",
+        f"Steps are noisy: the interquartile range is {format_share(spread)} of the median. "
+        "Repeat the run before you compare it.",
+        (
+            f"quartiles {format_duration(low)} and {format_duration(high)}, median "
+            f"{format_duration(view.median_s)}",
+        ),
+        view.again(*again) if view.run.info.get("kind") == "run" else None,
+        min(1.0, spread),
+    )
