@@ -24,7 +24,7 @@ from stepscope.meter.clock import now_ns
 from stepscope.records import run_folder, schema
 from stepscope.records.run_reader import load_run
 from stepscope.supervisor import hang_watch
-from stepscope.supervisor.hang_watch import HangLimit, HangWatch, parse_hang_after
+from stepscope.supervisor.hang_watch import HangWatch, parse_hang_after
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="stacks are read on Linux only")
 
@@ -275,9 +275,8 @@ class Watched:
         assert self.child.stdout is not None
         self.child.stdout.readline()  # it has started
         self.printed: list[str] = []
-        limit = HangLimit(AFTER_S)
         self.watch = HangWatch(
-            self.run, self.child, now_ns(), self.printed.append, limit, is_script=True
+            self.run, self.child, now_ns(), self.printed.append, AFTER_S, is_script=True
         )
         self.watch.check_every_s = 0.02
 

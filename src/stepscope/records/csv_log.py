@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import monotonic
 
 from stepscope.errors import DISK_FULL_ERRNOS, disk_full
 
 FLUSH_EVERY_S = 0.5
+_TAIL_BYTES = 64 * 1024
 
 
 class CsvLog:
@@ -86,7 +87,7 @@ def file_identity(file: int) -> tuple[int, int]:
 def _drop_cut_line(file: int) -> None:
     """Remove a last line that a kill cut short, before the next row is appended."""
     size = os.fstat(file).st_size
-    begin = max(0, size - 64 * 1024)
+    begin = max(0, size - _TAIL_BYTES)
     tail = os.pread(file, size - begin, begin)
     if not tail.endswith(b"\n"):
         os.ftruncate(file, begin + tail.rfind(b"\n") + 1)
@@ -99,6 +100,22 @@ def number(value: float | int | None) -> str:
     if isinstance(value, int):
         return str(value)
     return format(value, ".9g")
+
+
+def rows_of(lines: Iterable[str], columns: Sequence[str]) -> list[dict[str, str]]:
+    """Read lines as rows, without those that a kill cut short."""
+    split = (line.split(",") for line in lines)
+    return [dict(zip(columns, row, strict=True)) for row in split if len(row) == len(columns)]
+
+
+def last_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Return the columns of a CSV file, and those of its rows that are in its last 64 KiB."""
+    with path.open("rb") as file:
+        columns = file.readline().decode().rstrip("\n").split(",")
+        begin = file.tell()
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        *lines, _ = file.read().decode(errors="replace").split("\n")
+    return columns, rows_of(lines, columns)
 
 
 def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> None:

@@ -31,7 +31,7 @@ from stepscope.records.types import (
     ScriptFinalState,
     TrainingResult,
 )
-from stepscope.supervisor.hang_watch import HangLimit, HangWatch
+from stepscope.supervisor.hang_watch import HangWatch
 from stepscope.supervisor.memory_guard import MemoryLimit, MemoryWatch
 from stepscope.supervisor.signals import StopSignals, pause_with_tree
 from stepscope.supervisor.warm_start import ChildProcess, ForkedProcess
@@ -81,14 +81,15 @@ class SupervisedProcess(ABC):
 
     A process with its own session is killed with all that it started. `has_workers`: its children
     load data, and it continues without them. Of several on one machine, one `reads_energy`.
-    `on_sample` is called with each sample of its memory. Without `hang_limit` it may hang.
+    `on_sample` is called with each sample of its memory. With `hang_after_s` 0 it may hang.
     """
 
     own_session: bool = True
     has_workers: bool = False
     memory_limit: MemoryLimit | None = None
     time_limit_s: float | None = None
-    hang_limit: HangLimit | None = None
+    hang_after_s: float = 0.0
+    on_hang: str = "warn"
     reads_energy: bool = True
     on_sample: Callable[[], None] = lambda: None
 
@@ -145,13 +146,14 @@ def supervise(
             may_end=supervised.own_session,
         )
         watch = ChildWatch(folder, supervised, child, sampler, listener, signals, memory, meter)
-        if supervised.hang_limit is not None:
+        if supervised.hang_after_s > 0:
             watch.hang = HangWatch(
                 folder,
                 child,
                 origin_ns,
                 listener.output,
-                supervised.hang_limit,
+                supervised.hang_after_s,
+                supervised.on_hang,
                 is_script=not supervised.own_session,
             )
         watch.until_end(read_end)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 
 from stepscope.hardware.kernel_waits import (
     CHILD,
@@ -35,7 +34,7 @@ _LONGEST_CODE = 100
 _STRINGS = re.compile(r"""(["'])(?:\\.|(?!\1).)*(?:\1|$)""")
 
 _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib(64)?/python3[.\d]*/|^<")
-_WORKER_LOOP = "torch/utils/data/_utils/worker.py"
+WORKER_LOOP = "torch/utils/data/_utils/worker.py"
 _LOADER = "torch/utils/data/dataloader.py"
 
 # The first rule that matches one of the library's frames above the script's line.
@@ -68,33 +67,26 @@ _PRECISE_IN_KERNEL = (PIPE, SOCKET, TERMINAL, DISK, CHILD)
 def parse_stacks(text: str) -> list[ThreadStack]:
     """Read what `faulthandler` wrote: the main thread last; stepscope's own threads left out."""
     threads: list[ThreadStack] = []
+    in_worker = False  # the frames that follow are the trainer's, from before the fork
     for line in text.splitlines():
         if (head := _THREAD_HEAD.match(line)) is not None:
             threads.append({"name": head[1], "waits_for": None, "frames": []})
-        elif (frame := _FRAME.fullmatch(line)) is not None and threads:
-            threads[-1]["frames"].append(_frame(frame[1], int(frame[2]), frame[3]))
-    for thread in threads:
-        thread["frames"] = _without_trainer(thread["frames"])
-    kept = [thread for thread in threads if thread["frames"] and not _is_ours(thread)]
+            in_worker = False
+        elif threads and not in_worker and (found := _FRAME.fullmatch(line)) is not None:
+            file, number, function = found[1], int(found[2]), found[3]
+            code = _STRINGS.sub("'...'", linecache.getline(file, number).strip())  # may be a secret
+            shown = code[:_LONGEST_CODE] or None
+            frame: StackFrame = {"file": file, "line": number, "function": function, "code": shown}
+            threads[-1]["frames"].append(frame)
+            in_worker = file.endswith(WORKER_LOOP)
+    kept = [
+        thread
+        for thread in threads
+        if thread["frames"] and "/stepscope/trace/" not in thread["frames"][-1]["file"]
+    ]
     if kept:
         kept[-1]["name"] = kept[-1]["name"] or "main"
     return kept
-
-
-def _frame(file: str, line: int, function: str) -> StackFrame:
-    code = _STRINGS.sub("'...'", linecache.getline(file, line).strip())  # it may be a secret
-    shown = code[:_LONGEST_CODE] or None
-    return {"file": file, "line": line, "function": function, "code": shown}
-
-
-def _without_trainer(frames: list[StackFrame]) -> list[StackFrame]:
-    """Return the frames of a forked worker without those that it has from the trainer."""
-    loops = (n for n, frame in enumerate(frames) if frame["file"].endswith(_WORKER_LOOP))
-    return frames[: next(loops, len(frames)) + 1]
-
-
-def _is_ours(thread: ThreadStack) -> bool:
-    return "/stepscope/trace/" in thread["frames"][-1]["file"]
 
 
 def thread_waits_for(thread: ThreadStack, kernel: KernelWait | None = None) -> str | None:
@@ -104,7 +96,7 @@ def thread_waits_for(thread: ThreadStack, kernel: KernelWait | None = None) -> s
     """
     frames = thread["frames"]
     library = list(takewhile(lambda frame: _is_library(frame["file"]), frames))
-    if any(frame["file"].endswith(_WORKER_LOOP) for frame in library):
+    if any(frame["file"].endswith(WORKER_LOOP) for frame in library):
         return IDLE
     for file, function, kind in _BY_FILE:
         for frame in library:
@@ -121,7 +113,7 @@ def thread_waits_for(thread: ThreadStack, kernel: KernelWait | None = None) -> s
 
 def process_waits_for(process: HangingProcess) -> str | None:
     """Return what the main thread of a process waits for; None if unknown."""
-    main = process["kernel"][0] if process["kernel"] else None
+    main = _main_thread_in_kernel(process)
     if process["state"] in ("T", "t"):
         return STOPPED
     if not process["threads"]:
@@ -132,13 +124,17 @@ def process_waits_for(process: HangingProcess) -> str | None:
     return COLLECTIVE if found == LOCK and communicates and in_backward else found
 
 
+def _main_thread_in_kernel(process: HangingProcess) -> KernelWait | None:
+    return process["kernel"][0] if process["kernel"] else None
+
+
 def _is_library(file: str) -> bool:
     return _LIBRARY.search(file) is not None or "/stepscope/" in file
 
 
-def script_frames(thread: ThreadStack) -> Iterator[StackFrame]:
-    """Yield the frames in the script's own code, the innermost first."""
-    return (frame for frame in thread["frames"] if not _is_library(frame["file"]))
+def script_frames(thread: ThreadStack) -> list[StackFrame]:
+    """Return the frames in the script's own code, the innermost first."""
+    return [frame for frame in thread["frames"] if not _is_library(frame["file"])]
 
 
 def format_place(frame: StackFrame) -> str:
@@ -148,148 +144,122 @@ def format_place(frame: StackFrame) -> str:
 
 # --- What hangs
 
+_ADVICE = {
+    COLLECTIVE: (
+        "Compare the stacks of all ranks; every rank must make the same calls (drop_last=True). "
+        "Set timeout= in init_process_group."
+    ),
+    QUEUE: "Check that the other side of the queue is alive; use get(timeout=...).",
+    LOCK: "Look for the thread that holds it in the stacks; release locks with `with`.",
+    CONDITION: "Look for the thread that should notify it; wait with a timeout.",
+    THREAD: "Look at the stack of that thread; join it with a timeout.",
+    SOCKET: "Check the other side of the connection; set a timeout on the socket.",
+    PIPE: "Check that the process at the other end of the pipe is alive.",
+    SLEEP: "Shorten the sleep, or raise --hang-after if it is intended.",
+    DISK: "Check the file system: a network mount may not respond.",
+}
+_SEE_THE_ERROR = "Set num_workers=0 to see the worker's error in the script itself."
 
-class HangCause(NamedTuple):
-    """What hangs, in one sentence, and what to do."""
 
-    text: str
-    advice: str
-
-
-def find_cause(processes: Sequence[HangingProcess]) -> HangCause:
-    """Return the cause of a hang; the trainer is the first of the processes."""
+def find_cause(processes: Sequence[HangingProcess]) -> tuple[str, str]:
+    """Return what hangs, in one sentence, and what to do; the trainer is the first process."""
     trainer, *others = processes
+    kind, at = trainer["waits_for"], _at(trainer)
     stopped = [each for each in others if each["waits_for"] == STOPPED]
     if stopped:
         pids = " ".join(str(each["pid"]) for each in stopped)
-        waits = ", and the trainer waits for it" if trainer["waits_for"] == WORKER else ""
-        return HangCause(
+        waits = ", and the trainer waits for it" if kind == WORKER else ""
+        return (
             f"{_names(stopped).capitalize()} {'is' if len(stopped) == 1 else 'are'} stopped by a "
             f"signal (SIGSTOP){waits}.",
             f"Continue with: kill -CONT {pids}",
         )
-    kind = trainer["waits_for"]
     if kind == WORKER:
-        return _loader_cause([each for each in others if each["role"] == WORKER])
+        workers = [each for each in others if each["role"] == WORKER]
+        what, advice = _loader_cause(workers)
+        return f"The trainer waits for a batch{what}.", advice
     writers = [each for each in others if _writes_to_pipe(each)]
     if writers and kind in (CHILD, PIPE, THREAD, CONDITION):
-        return HangCause(
-            f"The trainer waits{_at(trainer)} for {_names(writers)}, blocked in a write to a full "
+        return (
+            f"The trainer waits{at} for {_names(writers)}, blocked in a write to a full "
             "pipe that nobody reads.",
             "Read the output with communicate(), or send it to a file or to subprocess.DEVNULL.",
         )
     if kind == CHILD and others:
-        return HangCause(
-            f"The trainer waits{_at(trainer)} for the end of {_names(others)}.",
+        return (
+            f"The trainer waits{at} for the end of {_names(others)}.",
             "See what that process waits for below; wait for it with a timeout.",
         )
     if kind == PIPE and _writes_to_pipe(trainer):
-        return HangCause(
-            f"The trainer waits{_at(trainer)} to write to a pipe that is full: nobody reads it.",
+        return (
+            f"The trainer waits{at} to write to a pipe that is full: nobody reads it.",
             "Read the other end of the pipe, or close it; read output with communicate().",
         )
-    return _cause_of_kind(trainer, kind)
-
-
-def _loader_cause(workers: Sequence[HangingProcess]) -> HangCause:
-    waiting = "The trainer waits for a batch"
-    if not workers:
-        return HangCause(
-            f"{waiting}, and no loader worker is left to make it.",
-            "Set num_workers=0 to see the worker's error in the script itself.",
+    if kind not in _ADVICE:
+        return (
+            f"The trainer is{at or ' in a library'} and completes no step.",
+            "Look at the stacks; raise --hang-after if this part of the script takes that long.",
         )
+    what = f"for {_with_article(kind)}"
+    if kind == COLLECTIVE:
+        what = f"in {_collective(trainer)} for other ranks: one of them has ended, hangs, or makes "
+        what += "fewer calls"
+    elif kind in (QUEUE, LOCK) and len(trainer["threads"]) == 1:
+        use = "use" if kind == QUEUE else "release"
+        what += f", and no other thread is left to {use} it"
+    return f"The trainer waits{at} {what}.", _ADVICE[kind]
+
+
+def _loader_cause(workers: Sequence[HangingProcess]) -> tuple[str, str]:
+    """Return why the trainer gets no batch, as the end of a sentence, and what to do."""
+    if not workers:
+        return ", and no loader worker is left to make it", _SEE_THE_ERROR
     held = [each for each in workers if each["waits_for"] != IDLE]
     if not held:
-        return HangCause(
-            f"{waiting}, and all loader workers wait for work: a batch was lost on its way.",
+        return (
+            ", and all loader workers wait for work: a batch was lost on its way",
             "Set num_workers=0 to find out whether the loader's own code swallows an error.",
         )
     ended = [each for each in held if each["waits_for"] == ENDED]
-    if ended:
-        return HangCause(
-            f"{waiting}, and {_names(ended)} {'has' if len(ended) == 1 else 'have'} ended.",
-            "Set num_workers=0 to see the worker's error in the script itself.",
-        )
-    kind = held[0]["waits_for"]
+    kind = ENDED if ended else held[0]["waits_for"]
     same = [each for each in held if each["waits_for"] == kind]
-    verb = "waits" if len(same) == 1 else "wait"
+    names, at, is_one = _names(same), _at(same[0]), len(same) == 1
+    if kind == ENDED:
+        return f", and {names} {'has' if is_one else 'have'} ended", _SEE_THE_ERROR
+    if kind is None:
+        return (
+            f" that {names} still {'makes' if is_one else 'make'}{at}",
+            "Look at the samples that this worker reads; DataLoader(timeout=...) ends the wait.",
+        )
+    waits = f", and {names} {'waits' if is_one else 'wait'} for {_with_article(kind)}{at}"
     if kind == LOCK:
-        return HangCause(
-            f"{waiting}, and {_names(same)} {verb} for a lock{_at(same[0])} that nothing in "
-            "this process releases: it was probably held when the process was forked.",
+        return (
+            f"{waits} that nothing in this process releases: it was probably held when the process "
+            "was forked",
             "Start workers with DataLoader(multiprocessing_context='spawn'), or create the lock "
             "in worker_init_fn.",
         )
-    if kind is None:
-        return HangCause(
-            f"{waiting} that {_names(same)} still {'makes' if len(same) == 1 else 'make'}"
-            f"{_at(same[0])}.",
-            "Look at the samples that this worker reads; DataLoader(timeout=...) ends the wait.",
-        )
-    return HangCause(
-        f"{waiting}, and {_names(same)} {verb} for {_article(kind)}{_at(same[0])}.",
-        "Give that call a timeout; set num_workers=0 to see it in the script itself.",
-    )
-
-
-def _cause_of_kind(trainer: HangingProcess, kind: str | None) -> HangCause:
-    at = _at(trainer)
-    alone = len(trainer["threads"]) == 1
-    if kind == COLLECTIVE:
-        call = _collective(trainer)
-        return HangCause(
-            f"The trainer waits{at} in {call} for other ranks: one of them has ended, hangs, or "
-            "makes fewer calls.",
-            "Compare the stacks of all ranks; every rank must make the same calls "
-            "(drop_last=True). Set timeout= in init_process_group.",
-        )
-    if kind == QUEUE:
-        nobody = ", and no other thread is left to use it" if alone else ""
-        return HangCause(
-            f"The trainer waits{at} for a queue{nobody}.",
-            "Check that the other side of the queue is alive; use get(timeout=...).",
-        )
-    if kind == LOCK:
-        nobody = ", and no other thread is left to release it" if alone else ""
-        return HangCause(
-            f"The trainer waits{at} for a lock{nobody}.",
-            "Look for the thread that holds it in the stacks; release locks with `with`.",
-        )
-    advice = {
-        CONDITION: "Look for the thread that should notify it; wait with a timeout.",
-        THREAD: "Look at the stack of that thread; join it with a timeout.",
-        SOCKET: "Check the other side of the connection; set a timeout on the socket.",
-        PIPE: "Check that the process at the other end of the pipe is alive.",
-        SLEEP: "Shorten the sleep, or raise --hang-after if it is intended.",
-        DISK: "Check the file system: a network mount may not respond.",
-    }
-    if kind in advice:
-        return HangCause(f"The trainer waits{at} for {_article(kind)}.", advice[kind])
-    return HangCause(
-        f"The trainer is{at or ' in a library'} and completes no step.",
-        "Look at the stacks; raise --hang-after if this part of the script takes that long.",
-    )
+    return waits, "Give that call a timeout; set num_workers=0 to see it in the script itself."
 
 
 def _collective(trainer: HangingProcess) -> str:
     """Return the name of the collective that a trainer is in."""
-    names = (
+    names = [
         frame["function"]
         for frame in trainer["threads"][-1]["frames"]
-        if "torch/distributed/" in frame["file"]
-    )
-    known = [name for name in names if name not in ("wrapper", "inner")]
-    return known[-1] if known else "the allreduce of its backward pass"
+        if "torch/distributed/" in frame["file"] and frame["function"] not in ("wrapper", "inner")
+    ]
+    return names[-1] if names else "the allreduce of its backward pass"
 
 
 def _writes_to_pipe(process: HangingProcess) -> bool:
-    main = process["kernel"][0] if process["kernel"] else None
+    main = _main_thread_in_kernel(process)
     if main is None or main["waits_for"] != PIPE:
         return False
     return "write" in (main["call"] or main["function"] or "")
 
 
-def _article(kind: str) -> str:
+def _with_article(kind: str) -> str:
     return {
         THREAD: "the end of a thread",
         SLEEP: "a sleep to end",
@@ -301,15 +271,14 @@ def _article(kind: str) -> str:
 
 def _at(process: HangingProcess) -> str:
     """Return the innermost place in the script, ` at data.py:12`."""
-    frames = script_frames(process["threads"][-1]) if process["threads"] else iter(())
-    place = next(frames, None)
-    return "" if place is None else f" at {format_place(place)}"
+    frames = script_frames(process["threads"][-1]) if process["threads"] else []
+    return f" at {format_place(frames[0])}" if frames else ""
 
 
 def _names(processes: Sequence[HangingProcess]) -> str:
-    role = processes[0]["role"]
+    role, is_one = processes[0]["role"], len(processes) == 1
     pids = ", ".join(str(each["pid"]) for each in processes[:4])
     more = f" and {len(processes) - 4} more" if len(processes) > 4 else ""
-    if role != WORKER and len(processes) == 1:
-        return f"{role} {pids} ({processes[0]['command']})"
-    return f"{role}{'s' * (len(processes) > 1)} {pids}{more}".replace("processs", "processes")
+    if role == WORKER:
+        return f"{role}{'' if is_one else 's'} {pids}{more}"
+    return f"{role} {pids} ({processes[0]['command']})" if is_one else f"processes {pids}{more}"

@@ -1,7 +1,7 @@
 """Notice a run that hangs: no step for long, and no other sign of progress.
 
 Progress is a row of a step, a message of the training, or the heartbeat of a script, whose stack
-changes. A run that shows none hangs after `HangLimit.after_s` and 20 median steps if its processes
+changes. A run that shows none hangs after `after_s` and 20 median steps if its processes
 are idle. If they use CPU time or move data, it may be a long computation, a compilation or a slow
 loader, and ten times as long must pass. The time in which a run is stopped (Ctrl-Z), or the machine
 suspended, does not count.
@@ -15,7 +15,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -26,13 +26,14 @@ from stepscope.hardware.process import descendants, find_rank
 from stepscope.hardware.stack_dump import HEARTBEAT, STACKS_FILE, STEPPED, StackDumpFile
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import schema
+from stepscope.records.csv_log import last_rows
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.types import HangingProcess, RunMessage, ThreadStack
 from stepscope.supervisor.hang_cause import (
     OTHER,
     TRAINER,
     WORKER,
-    HangCause,
+    WORKER_LOOP,
     find_cause,
     format_place,
     parse_stacks,
@@ -51,19 +52,10 @@ _CHECK_EVERY_S = (0.25, 1.0)
 _IDLE_CPU_SHARE = 0.05
 _IDLE_CPU_SHARE_OF_EACH = 0.01
 _IDLE_BYTES_PER_S = 4096
-_TAIL_BYTES = 64 * 1024
 _MOST_PROCESSES = 24
 _MOST_FRAMES = 8  # of a thread, on the terminal
 _LONGEST_CODE = 50
 _GRACE_S = 4.0  # between the request to stop and the kill
-
-
-@dataclass(frozen=True)
-class HangLimit:
-    """How long a run may be without progress, and whether it is stopped then."""
-
-    after_s: float
-    stops: bool = False
 
 
 def parse_hang_after(text: str) -> float:
@@ -76,26 +68,25 @@ def parse_hang_after(text: str) -> float:
         raise RequestError(f"hang_after: {error}, or 0 for never.") from error
 
 
-def hang_limit(after_s: float, on_hang: str) -> HangLimit | None:
-    """Return the limit for flags of the command line; None if hangs are not looked for."""
-    return HangLimit(after_s, on_hang == "stop") if after_s > 0 else None
-
-
 @dataclass
 class HangWatch:
-    """The progress of one supervised process, from its start to its end."""
+    """The progress of one supervised process, from its start to its end.
+
+    `on_hang` is what is done then: `warn` or `stop`.
+    """
 
     folder: RunFolder
     child: ChildProcess
     origin_ns: int
     print_line: Callable[[str], None]
-    limit: HangLimit
+    after_s: float
+    on_hang: str = "warn"
     is_script: bool = False
     stopped_because: str | None = None
 
     def __post_init__(self) -> None:
         shortest_s, longest_s = _CHECK_EVERY_S
-        self.check_every_s = min(max(self.limit.after_s / 8, shortest_s), longest_s)
+        self.check_every_s = min(max(self.after_s / 8, shortest_s), longest_s)
         self._process = psutil.Process(self.child.pid)
         self._stacks = StackDumpFile(self.folder.path / STACKS_FILE)
         self._steps = self.folder.path / schema.STEPS
@@ -104,11 +95,11 @@ class HangWatch:
         self._checked_at = time.monotonic()
         self._silent_s = 0.0
         self._marks = (0, 0)
-        self._use = _TreeUse(self._process)
+        self._use_of: dict[int, tuple[float, float]] = {}  # of each process: CPU time, bytes
+        self._used = (0.0, 0.0)  # of all, those that have ended included
         self._window: deque[tuple[float, float, float]] = deque()
+        self._heard: set[str] = set()  # types of messages; rows may still be in memory
         self._is_evaluating = False
-        self._is_training = False
-        self._has_stepped = False  # its rows may still be in memory
         self._hangs = False
         self._stop_requested_at: float | None = None
         self._asked: list[psutil.Process] = []
@@ -116,8 +107,7 @@ class HangWatch:
     def heard(self, message: RunMessage) -> None:
         """Take a message of the training as progress."""
         self._is_evaluating = message["type"] == "testing"
-        self._has_stepped = self._has_stepped or message["type"] == "progress"
-        self._is_training = self._is_training or message["type"] == "ready"
+        self._heard.add(message["type"])
         self._moved()
 
     def check(self) -> None:
@@ -139,7 +129,8 @@ class HangWatch:
             return
         self._silent_s += passed_s
         if not self._hangs:
-            self._window.append((self._silent_s, *self._use.read()))
+            self._add_use(passed_s)
+            self._window.append((self._silent_s, *self._used))
             self._report_if_hanging()
 
     def close(self) -> None:
@@ -165,11 +156,33 @@ class HangWatch:
         self._hangs, self._silent_s = False, 0.0
         self._window.clear()
 
+    def _add_use(self, passed_s: float) -> None:
+        """Add what the processes have used since the last call: CPU time, and bytes moved.
+
+        A process that could run, but gets no CPU of a busy machine, counts as one that runs.
+        """
+        before, self._use_of = self._use_of, {}
+        total_s, total_bytes = self._used
+        for process in self._tree():
+            with contextlib.suppress(psutil.Error):
+                cpu_s, moved_bytes = self._use_of[process.pid] = _used(process)
+                cpu_before_s, bytes_before = before.get(process.pid, (0.0, 0.0))
+                runs_s = passed_s if process_state(process.pid) == "R" else 0.0
+                total_s += max(runs_s, cpu_s - cpu_before_s)
+                total_bytes += max(0.0, moved_bytes - bytes_before)
+        self._used = total_s, total_bytes
+
+    def _tree(self) -> list[psutil.Process]:
+        try:
+            return [self._process, *descendants(self._process)]
+        except psutil.Error:  # it has ended
+            return []
+
     def _report_if_hanging(self) -> None:
-        if self._silent_s < self.limit.after_s:
+        if self._silent_s < self.after_s:
             return
         median_s = _median_step_s(self._steps)
-        limit_s = max(self.limit.after_s, _MEDIANS * (median_s or 0.0))
+        limit_s = max(self.after_s, _MEDIANS * (median_s or 0.0))
         is_busy = self._is_busy()
         if is_busy:
             if not self._can_show_progress():
@@ -183,136 +196,102 @@ class HangWatch:
             return
         self._hangs = True
         self._marks = self._read_marks()  # the stacks were written just now
-        self._report(processes, find_cause(processes), median_s, is_busy)
+        self._report(processes, median_s, is_busy)
 
     def _can_show_progress(self) -> bool:
         """Return whether progress would be seen now, apart from steps."""
         if self.is_script:
             return self._stacks.has_note(HEARTBEAT)
-        return self._is_training and not self._is_evaluating
+        return "ready" in self._heard and not self._is_evaluating
 
     def _is_busy(self) -> bool:
         """Return whether the processes did anything in the last `after_s`."""
         end_s, cpu_s, moved_bytes = self._window[-1]
-        while len(self._window) > 2 and self._window[1][0] <= end_s - self.limit.after_s:
+        while len(self._window) > 2 and self._window[1][0] <= end_s - self.after_s:
             self._window.popleft()
         begin_s, cpu_before_s, bytes_before = self._window[0]
         span_s = end_s - begin_s
         if span_s <= 0:
             return True
-        idle_share = _IDLE_CPU_SHARE + _IDLE_CPU_SHARE_OF_EACH * self._use.processes
+        idle_share = _IDLE_CPU_SHARE + _IDLE_CPU_SHARE_OF_EACH * len(self._use_of)
         return (
             cpu_s - cpu_before_s > idle_share * span_s
             or moved_bytes - bytes_before > _IDLE_BYTES_PER_S * span_s
         )
 
     def _report(
-        self,
-        processes: list[HangingProcess],
-        cause: HangCause,
-        median_s: float | None,
-        is_busy: bool,
+        self, processes: list[HangingProcess], median_s: float | None, is_busy: bool
     ) -> None:
         silent = format_duration(self._silent_s)
         since = f"no step yet after {silent}"
         if median_s is not None:
             since = f"no step for {silent} (usually one in {format_duration(median_s)})"
-        elif self._has_stepped or self._stacks.has_note(STEPPED):
+        elif "progress" in self._heard or self._stacks.has_note(STEPPED):
             since = f"no step for {silent}"
         if is_busy:
             since += ", although its processes are busy"
+        cause, advice = find_cause(processes)
         self._add_event(
             "hang",
             silent_s=self._silent_s,
             median_step_s=median_s,
             is_busy=is_busy,
             waits_for=processes[0]["waits_for"],
-            text=cause.text,
-            advice=cause.advice,
-            action="stop" if self.limit.stops else "warn",
+            text=cause,
+            advice=advice,
+            action=self.on_hang,
             processes=processes,
         )
-        self.print_line(f"stepscope: {self._rank}hang: {since}. {cause.text}")
-        self.print_line(f"  To do: {cause.advice}")
+        self.print_line(f"stepscope: {self._rank}hang: {since}. {cause}")
+        self.print_line(f"  To do: {advice}")
         for line in _terminal_lines(processes):
             self.print_line(line)
-        if self.limit.stops:
-            self.stopped_because = f"stopped by --on-hang: {since}. {cause.text}"
+        if self.on_hang == "stop":
+            self.stopped_because = f"stopped by --on-hang: {since}. {cause}"
             self._stop_requested_at = time.monotonic()
             # A script is interrupted as by Ctrl-C, so that it can clean up.
             self.child.send_signal(signal.SIGINT if self.is_script else signal.SIGTERM)
 
     def _describe_processes(self) -> list[HangingProcess]:
-        try:
-            tree = [self._process, *descendants(self._process)][:_MOST_PROCESSES]
-        except psutil.Error:
-            return []
+        tree = self._tree()[:_MOST_PROCESSES]
         self._asked = tree[1:]
-        commands = {process.pid: _command(process) for process in tree}
-        forked = commands[self.child.pid]
+        commands = [_command(process) for process in tree]
         found: list[HangingProcess] = []
-        for process in tree:
-            pid, command = process.pid, commands[process.pid]
-            if "resource_tracker" in command or "multiprocessing.forkserver" in command:
+        for process, command in zip(tree, commands, strict=True):
+            words = " ".join(command)
+            if "resource_tracker" in words or "multiprocessing.forkserver" in words:
                 continue
+            pid = process.pid
             state, kernel = process_state(pid), kernel_waits(pid)  # before the signal changes it
             text, reason = None, "it is stopped" if state in ("T", "t") else None
             if reason is None:
                 text, reason = self._stacks.request(pid, self.child.pid)
             threads = parse_stacks(text or "")
-            is_copy = command == forked or "multiprocessing" in command
+            for thread in threads[:-1]:
+                thread["waits_for"] = thread_waits_for(thread)
             described: HangingProcess = {
                 "pid": pid,
-                "role": _role(pid == self.child.pid, threads, is_copy, found),
-                "command": _program(process),
+                "role": TRAINER,
+                "command": _program(command),
                 "state": state,
                 "waits_for": None,
                 "threads": threads,
                 "no_stacks": reason,
                 "kernel": kernel,
             }
-            for thread in threads[:-1]:
-                thread["waits_for"] = thread_waits_for(thread)
             described["waits_for"] = process_waits_for(described)
             if threads:
                 threads[-1]["waits_for"] = described["waits_for"]
+            if pid != self.child.pid:
+                is_copy = command == commands[0] or "multiprocessing" in words
+                awaited = is_copy and not threads and found and found[0]["waits_for"] == WORKER
+                described["role"] = WORKER if awaited or _loads(threads) else OTHER
             found.append(described)
         return found
 
     def _add_event(self, kind: str, **detail: object) -> None:
         with contextlib.suppress(MachineError):  # the disk is full: the telemetry finds out too
             self.folder.add_event(kind, seconds(now_ns() - self.origin_ns), **detail)
-
-
-@dataclass
-class _TreeUse:
-    """What a process tree has used since this object was made: CPU time, and bytes moved.
-
-    A process that could run, but gets no CPU of a busy machine, counts as one that runs.
-    """
-
-    process: psutil.Process
-    processes: int = 1
-    _cpu_s: float = 0.0
-    _bytes: float = 0.0
-    _before: dict[int, tuple[float, float]] = field(default_factory=dict)
-    _read_at: float = field(default_factory=time.monotonic)
-
-    def read(self) -> tuple[float, float]:
-        """Return both, those of processes that have ended included."""
-        now: dict[int, tuple[float, float]] = {}
-        passed_s, self._read_at = time.monotonic() - self._read_at, time.monotonic()
-        with contextlib.suppress(psutil.Error):
-            for each in (self.process, *descendants(self.process)):
-                with contextlib.suppress(psutil.Error):
-                    now[each.pid] = _used(each)
-        for pid, (cpu_s, moved) in now.items():
-            cpu_before_s, moved_before = self._before.get(pid, (0.0, 0.0))
-            runs_s = passed_s if process_state(pid) == "R" else 0.0
-            self._cpu_s += max(runs_s, cpu_s - cpu_before_s)
-            self._bytes += max(0.0, moved - moved_before)
-        self._before, self.processes = now, len(now)
-        return self._cpu_s, self._bytes
 
 
 def _used(process: psutil.Process) -> tuple[float, float]:
@@ -327,34 +306,25 @@ def _used(process: psutil.Process) -> tuple[float, float]:
 def _median_step_s(steps: Path) -> float | None:
     """Return the median time of the last steps; None without any."""
     try:
-        with steps.open("rb") as stream:
-            header = stream.readline().decode().strip().split(",")
-            begin = stream.tell()
-            stream.seek(max(begin, stream.seek(0, 2) - _TAIL_BYTES))
-            lines = stream.read().decode("utf-8", "replace").split("\n")[:-1]
-        column = header.index("step_s")
-    except (OSError, ValueError):
+        _, rows = last_rows(steps)
+    except OSError:
         return None
-    times_s = []
-    for line in lines:
-        with contextlib.suppress(ValueError, IndexError):  # the first may be cut
-            times_s.append(float(line.split(",")[column]))
+    times_s = [float(row["step_s"]) for row in rows if row["step_s"]]
     return statistics.median(times_s) if times_s else None
 
 
-def _command(process: psutil.Process) -> str:
+def _command(process: psutil.Process) -> list[str]:
     try:
-        return " ".join(process.cmdline())
+        return process.cmdline()
     except psutil.Error:
-        return ""
+        return []
 
 
-def _program(process: psutil.Process) -> str:
+def _program(command: list[str]) -> str:
     """Return the program and its script; other arguments may hold secrets."""
-    try:
-        program, *arguments = process.cmdline()
-    except (psutil.Error, ValueError):
+    if not command:
         return "?"
+    program, *arguments = command
     shown = [Path(program).name]
     if shown[0].startswith("python") and arguments:
         shown.append(arguments[0] if arguments[0].startswith("-") else Path(arguments[0]).name)
@@ -362,14 +332,8 @@ def _program(process: psutil.Process) -> str:
     return " ".join(shown)[:80]
 
 
-def _role(
-    is_trainer: bool, threads: list[ThreadStack], is_copy: bool, found: list[HangingProcess]
-) -> str:
-    if is_trainer:
-        return TRAINER
-    loads = any("data/_utils/worker.py" in f["file"] for t in threads for f in t["frames"])
-    awaited = bool(found) and found[0]["waits_for"] == WORKER
-    return WORKER if loads or (is_copy and not threads and awaited) else OTHER
+def _loads(threads: list[ThreadStack]) -> bool:
+    return any(frame["file"].endswith(WORKER_LOOP) for each in threads for frame in each["frames"])
 
 
 def _terminal_lines(processes: list[HangingProcess]) -> Iterator[str]:
@@ -394,7 +358,7 @@ def _process_lines(process: HangingProcess, pids: str) -> Iterator[str]:
     if not process["threads"]:
         yield f"    {process['command']}: no Python stack: {process['no_stacks']}"
     for thread in reversed(process["threads"]):
-        script = list(script_frames(thread))
+        script = script_frames(thread)
         if thread["name"] != "main":
             if not script:
                 continue  # a library's thread: it is in the record

@@ -32,7 +32,6 @@ from stepscope.supervisor.child_supervisor import (
     RunListener,
     SupervisedProcess,
 )
-from stepscope.supervisor.hang_watch import hang_limit
 from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
 from stepscope.supervisor.train_child import (
     CUT_OFF,
@@ -146,7 +145,8 @@ def run_rank(
         folder=made,
         options=replace(rank.options, distributed=True),
         has_workers=rank.spec.workers > 0,
-        hang_limit=hang_limit(rank.options.hang_after_s, rank.options.on_hang),
+        hang_after_s=rank.options.hang_after_s,
+        on_hang=rank.options.on_hang,
         reads_energy=rank.reads_energy,
         on_sample=rank.on_sample,
     )

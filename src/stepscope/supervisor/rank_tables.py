@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from stepscope.files import write_atomically
 from stepscope.records import schema
-from stepscope.records.csv_log import CsvLog, file_identity, number
+from stepscope.records.csv_log import CsvLog, file_identity, last_rows, number, rows_of
 
 Row = dict[str, str]
 Key = tuple[str, ...]
@@ -146,13 +146,7 @@ def _progress(row: Row) -> Progress:
 
 def _read_rows(file: Path) -> list[Row]:
     *lines, _ = file.read_text(encoding="utf-8", errors="replace").split("\n")
-    return _rows_of(lines[1:], lines[0].split(",")) if lines else []
-
-
-def _rows_of(lines: Iterable[str], columns: Sequence[str]) -> list[Row]:
-    """Read lines as rows, without those that a kill cut short."""
-    split = (line.split(",") for line in lines)
-    return [dict(zip(columns, row, strict=True)) for row in split if len(row) == len(columns)]
+    return rows_of(lines[1:], lines[0].split(",")) if lines else []
 
 
 def _line_of(row: Row, columns: Sequence[str]) -> str:
@@ -162,9 +156,6 @@ def _line_of(row: Row, columns: Sequence[str]) -> str:
 def _write_rows(file: Path, rows: Iterable[Row], columns: Sequence[str]) -> None:
     lines = [",".join(columns), *(_line_of(row, columns) for row in rows), ""]
     write_atomically(file, ["\n".join(lines).encode()])
-
-
-_LAST_BYTES = 8192  # more than a row has
 
 
 @dataclass
@@ -199,7 +190,8 @@ class GrowingTables:
         made_by_all = min(tail.last for tail in self._steps)
         if not self._of_first or _progress(self._of_first[0]) > made_by_all:
             return
-        columns, written = _end_of(self.run / schema.STEPS)
+        columns, rows = last_rows(self.run / schema.STEPS)
+        written = _progress(rows[-1]) if rows else (0, 0)
         with CsvLog(self.run / schema.STEPS) as log:
             while self._of_first and (step := _progress(self._of_first[0])) <= made_by_all:
                 row = self._of_first.popleft()
@@ -242,16 +234,4 @@ class _Tail:
         lines = whole.decode(errors="replace").split("\n") if line_end else []
         if not self._columns and lines:
             self._columns = lines.pop(0).split(",")
-        return _rows_of(lines, self._columns)
-
-
-def _end_of(file: Path) -> tuple[list[str], Progress]:
-    """Return the columns of a table of steps and its last step, (0, 0) if it has none."""
-    with file.open("rb") as table:
-        columns = table.readline().decode().rstrip("\n").split(",")
-        begin = table.tell()
-        size = table.seek(0, os.SEEK_END)
-        table.seek(max(begin, size - _LAST_BYTES))
-        *lines, _ = table.read().decode(errors="replace").split("\n")
-    rows = _rows_of(lines, columns)
-    return columns, _progress(rows[-1]) if rows else (0, 0)
+        return rows_of(lines, self._columns)

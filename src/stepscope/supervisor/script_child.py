@@ -32,7 +32,6 @@ from stepscope.supervisor.child_supervisor import (
     Outcome,
     SupervisedProcess,
 )
-from stepscope.supervisor.hang_watch import hang_limit
 from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.warm_start import ChildProcess
 
@@ -135,7 +134,8 @@ def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outco
             path=made.path.resolve(),
             output_to_stderr=output_to_stderr,
             on_sample=on_sample,
-            hang_limit=hang_limit(request.hang_after_s, request.on_hang),
+            hang_after_s=request.hang_after_s,
+            on_hang=request.on_hang,
         )
         return run_to_end(made, script, ScriptListener())
 

@@ -12,7 +12,7 @@ from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
 from stepscope.supervisor import preflight
 from stepscope.supervisor.child_supervisor import Outcome, RunListener, SupervisedProcess
-from stepscope.supervisor.hang_watch import DEFAULT_AFTER_S, hang_limit
+from stepscope.supervisor.hang_watch import DEFAULT_AFTER_S
 from stepscope.supervisor.memory_guard import MemoryLimit, holding
 from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
 from stepscope.supervisor.train_child import TrainingProcess
@@ -93,7 +93,8 @@ def training_of(
             has_workers=spec.workers > 0,
             memory_limit=limit,
             time_limit_s=time_limit_s,
-            hang_limit=hang_limit(options.hang_after_s, options.on_hang),
+            hang_after_s=options.hang_after_s,
+            on_hang=options.on_hang,
             fork_server=fork_server,
         )
     from stepscope.supervisor.rank_processes import RankProcesses
