@@ -6,6 +6,7 @@ import copy
 import itertools
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from stepscope.records.types import LoaderFigures
 from stepscope.trace import loader_profile
 from stepscope.trace.event_buffer import HookState
-from stepscope.trace.loader_profile import ItemTimes, LoaderProfile, LoaderWork, TimedItems
+from stepscope.trace.loader_profile import LoaderProfile, LoaderWork, TimedItems
 from stepscope.trace.stack_sampler import StackSampler
 
 OFTEN_S = 0.002
@@ -70,7 +71,7 @@ class Samples(Dataset[Any]):
 def in_this_process(**options: Any) -> LoaderFigures:
     """Profile a loader without workers, as the tracer does."""
     with watched() as state:
-        sampler = StackSampler(state, state.loader_profile.stacks.take, interval_s=OFTEN_S)
+        sampler = StackSampler(state, state.loader_profile.take_stack, interval_s=OFTEN_S)
         sampler.start()
         try:
             for _ in DataLoader(**options):
@@ -121,8 +122,6 @@ def test_collating_is_named() -> None:
     figures = in_this_process(dataset=Samples(), batch_size=8, collate_fn=slow_collate)
     assert first_part(figures) == ("collate", "collate")
 
-    _flavour = type(Path())._flavour  # type: ignore[attr-defined]
-
 
 class Files(Samples):
     def __init__(self, path: Path) -> None:
@@ -170,21 +169,21 @@ def test_slow_samples_are_listed_by_their_index() -> None:
 
 
 def test_even_samples_have_no_slow_share() -> None:
-    times = ItemTimes()
+    work = LoaderWork()
     for index in range(100):
-        times.add(index, 1_000_000 + index)
-    assert times.slow_share() == 0.0
+        work.add(index, 1_000_000 + index)
+    assert work.slow_share() == 0.0
 
 
 @pytest.mark.parametrize(("repeats", "share"), [(True, 0.5), (False, 0.0)])
 def test_samples_are_slow_if_the_same_ones_are_in_every_epoch(repeats: bool, share: float) -> None:
-    times = ItemTimes()
+    work = LoaderWork()
     for epoch in range(3):
         for index in range(400):
             # What other processes delay is another sample each time.
             slow = index % 40 == (7 if repeats else 7 + epoch)
-            times.add(index, 40_000_000 if slow else 1_000_000)
-    assert times.slow_share() == pytest.approx(share, abs=0.15)
+            work.add(index, 40_000_000 if slow else 1_000_000)
+    assert work.slow_share() == pytest.approx(share, abs=0.15)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +196,9 @@ def test_samples_are_slow_if_the_same_ones_are_in_every_epoch(repeats: bool, sha
     ],
 )
 def test_any_index_can_be_kept(index: Any, kept: int | str) -> None:
-    times = ItemTimes()
-    times.add(index, 5)
-    assert times.slowest == [(5, kept)]
+    work = LoaderWork()
+    work.add(index, 5)
+    assert work.slowest == [(5, kept)]
 
 
 class Whole(Samples):
@@ -285,7 +284,7 @@ def test_samples_that_take_microseconds_are_not_timed_for_long(
         profile.watch(iterator._dataset_fetcher)
         assert len(list(iterator)) == 20
         assert iterator._dataset_fetcher.dataset is data
-    assert profile.times.samples == 256
+    assert profile.work.by_size.total() == 256
 
 
 def test_a_data_set_is_not_timed_twice() -> None:
@@ -304,14 +303,9 @@ def test_a_data_set_is_not_timed_twice() -> None:
 def test_the_work_of_two_processes_is_added() -> None:
     profile = LoaderProfile()
     for worker in range(2):
-        work = LoaderWork(
-            10,
-            10_000_000,
-            {20: 10},
-            [(1_000_000 + worker, worker)],
-            {("transform", "Blur", None): 5},
-        )
-        profile.merge(work)
+        slowest: list[tuple[int, int | str]] = [(1_000_000 + worker, worker)]
+        stacks = Counter({("transform", "Blur", None): 5})
+        profile.work.merge(LoaderWork(10_000_000, Counter({20: 10}), slowest, stacks))
     figures = profile.figures()
     assert figures is not None
     assert figures["samples"] == 20

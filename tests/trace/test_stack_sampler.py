@@ -20,10 +20,11 @@ from polling import wait_until
 from torch import nn
 
 from stepscope.records.types import StackTime
-from stepscope.trace import stack_sampler
+from stepscope.trace import sampling_thread, stack_sampler
 from stepscope.trace.allreduce_hooks import AllreduceWatch
 from stepscope.trace.event_buffer import HookState
-from stepscope.trace.stack_sampler import EpochSpan, Parts, SamplingThread, StackSampler
+from stepscope.trace.sampling_thread import SamplingThread
+from stepscope.trace.stack_sampler import EpochSpan, Parts, StackSampler
 
 OFTEN_S = 0.002
 IN_TRAINING = [EpochSpan("train", 0.0, 1e9)]
@@ -131,7 +132,7 @@ def test_random_numbers_and_listed_threads_are_the_scripts_own() -> None:
 
 
 def test_the_switch_interval_is_the_scripts_own_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_sampler, "_FEW_THREADS", 100)  # those of pytest count too
+    monkeypatch.setattr(sampling_thread, "_FEW_THREADS", 100)  # those of pytest count too
     usual_s = sys.getswitchinterval()
     with sampled():
         assert wait_until(lambda: sys.getswitchinterval() < usual_s)
@@ -193,7 +194,7 @@ def test_a_fork_meets_no_thread_of_ours_and_sampling_goes_on_after_it() -> None:
     with sampled() as sampler:
         child = os.fork()
         if child == 0:
-            os._exit(threads_of_process() if not stack_sampler._started else 99)
+            os._exit(threads_of_process() if not sampling_thread._started else 99)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         counted = sum(each["samples"] for each in sampler.times(IN_TRAINING, 0))
         time.sleep(0.1)
@@ -237,7 +238,7 @@ def test_a_machine_without_threads_is_traced_without_samples(
     def refuse(*args: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(stack_sampler._thread, "start_new_thread", refuse)
+    monkeypatch.setattr(sampling_thread._thread, "start_new_thread", refuse)
     with sampled() as sampler:
         time.sleep(0.02)
     assert sampler.times(IN_TRAINING, 0) == []
@@ -246,10 +247,10 @@ def test_a_machine_without_threads_is_traced_without_samples(
 def test_parts_of_a_run_lie_around_its_epochs_and_evaluations() -> None:
     parts = Parts(
         [
-            EpochSpan("train", 10.0, 5.0),  # its evaluation not counted: until 17
-            EpochSpan("test", 12.0, 2.0),
-            EpochSpan("train", 20.0, 5.0),
-            EpochSpan("test", 26.0, 1.0),
+            EpochSpan("train", 10.0, 17.0),
+            EpochSpan("test", 12.0, 14.0),
+            EpochSpan("train", 20.0, 25.0),
+            EpochSpan("test", 26.0, 27.0),
         ]
     )
     named = {time_s: parts.at(time_s) for time_s in (1, 11, 13, 16, 18, 22, 26.5, 28)}

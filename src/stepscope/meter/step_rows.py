@@ -56,6 +56,7 @@ class EpochTiming:
     samples: int = 0
     steps: int = 0
     uncounted_steps: int = 0  # steps with unknown samples
+    evaluations_s: float = 0.0  # evaluations inside it, which `total_s` leaves out
 
     def count(self, samples: Sequence[int | None]) -> None:
         """Count steps, and their samples where known."""

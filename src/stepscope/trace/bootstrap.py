@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         TraceOutcome,
     )
     from stepscope.trace.dataloader_overrides import LoaderOverrides
-    from stepscope.trace.heartbeat import Heartbeat
+    from stepscope.trace.sampling_thread import Heartbeat
     from stepscope.trace.tracer import Tracer
 
 _OUR_FOLDER = str(Path(__file__).parent)
@@ -83,7 +83,7 @@ class _Attachment:
             self.send({"type": "ready", "environment": tracer.environment()})
             self._record_event("torch_ready")
             if self.stacks is not None:
-                from stepscope.trace.heartbeat import Heartbeat
+                from stepscope.trace.sampling_thread import Heartbeat
 
                 self.heartbeat = Heartbeat(self.stacks, lambda: tracer._hooks.steps)
                 self.heartbeat.start()

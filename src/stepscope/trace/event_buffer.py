@@ -176,7 +176,7 @@ class HookState:
         worker, start_ns, wall_ns, cpu_ns = timing
         self.timings.append((worker, start_ns, wall_ns, cpu_ns))
         if work is not None:
-            self.loader_profile.merge(work)
+            self.loader_profile.work.merge(work)
 
     def new_key(self) -> int:
         """Return a new number for an iteration or a loader."""

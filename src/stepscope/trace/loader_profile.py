@@ -13,18 +13,17 @@ import operator
 import re
 import sys
 import threading
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, zip_longest
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.trace.stack_sampler import (
-    SamplingThread,
-    call_at,
-    is_of_script,
-)
+from stepscope.trace.sampling_thread import SamplingThread
+from stepscope.trace.stack_sampler import call_at, is_of_script
 
 if TYPE_CHECKING:
     from stepscope.records.types import LoaderFigures, LoaderPart
@@ -71,63 +70,44 @@ _BY_CALL = (
 LoaderName = tuple[str, str, str | None]  # kind, name and line
 
 
-class LoaderWork(NamedTuple):
-    """What a process did for its loader since the last message: sent along with a batch."""
-
-    samples: int
-    samples_ns: int
-    by_size: dict[int, int]  # samples by the number of bits of their time
-    slowest: list[tuple[int, int | str]]  # nanoseconds, index
-    stacks: dict[LoaderName, int]  # samples of the stack
-
-
 @dataclass
-class ItemTimes:
-    """The times of single samples."""
+class LoaderWork:
+    """What a process did for its loader: the times of single samples, and samples of its stack.
 
-    samples: int = 0
+    A worker sends it along with a batch.
+    """
+
     samples_ns: int = 0
-    by_size: dict[int, int] = field(default_factory=dict)
-    slowest: list[tuple[int, int | str]] = field(default_factory=list)
+    by_size: Counter[int] = field(default_factory=Counter)  # samples by the bits of their time
+    slowest: list[tuple[int, int | str]] = field(default_factory=list)  # nanoseconds, index
+    stacks: Counter[LoaderName] = field(default_factory=Counter)
     _bar_ns: int = 0
 
     def add(self, index: Any, took_ns: int) -> None:
         """Add a sample."""
-        self.samples += 1
         self.samples_ns += took_ns
-        size = took_ns.bit_length()
-        self.by_size[size] = self.by_size.get(size, 0) + 1
+        self.by_size[took_ns.bit_length()] += 1
         if took_ns > self._bar_ns:
-            self._keep(took_ns, index)
+            self._keep([(took_ns, _plain(index))])
 
-    def _keep(self, took_ns: int, index: Any) -> None:
-        self.slowest.append((took_ns, _plain(index)))
+    def _keep(self, slow: list[tuple[int, int | str]]) -> None:
+        self.slowest += slow
         if len(self.slowest) > _SLOW_SAMPLES:
             self.slowest = heapq.nlargest(_SLOW_SAMPLES, self.slowest, key=lambda each: each[0])
             self._bar_ns = self.slowest[-1][0]
 
-    def merge(self, work: LoaderWork) -> None:
-        """Add the samples of another process."""
-        self.samples += work.samples
-        self.samples_ns += work.samples_ns
-        for size, count in work.by_size.items():
-            self.by_size[size] = self.by_size.get(size, 0) + count
-        for took_ns, index in work.slowest:
-            if took_ns > self._bar_ns:
-                self._keep(took_ns, index)
+    def merge(self, other: LoaderWork) -> None:
+        """Add the work of another process."""
+        self.samples_ns += other.samples_ns
+        self.by_size.update(other.by_size)
+        self.stacks.update(other.stacks)
+        self._keep(other.slowest)
 
-    def median_s(self) -> float | None:
-        """Return about the median: the middle of its power of two."""
-        size = self._median_size()
-        return None if size is None else seconds(1) * 0.75 * 2**size
-
-    def _median_size(self) -> int | None:
-        seen = 0
-        for size, count in sorted(self.by_size.items()):
-            seen += count
-            if 2 * seen >= self.samples:
-                return size
-        return None
+    def median_size(self) -> int:
+        """Return the number of bits of the median time."""
+        sizes = sorted(self.by_size)
+        seen = accumulate(self.by_size[size] for size in sizes)
+        return sizes[bisect_left(list(seen), self.by_size.total() / 2)]
 
     def slow_share(self) -> float:
         """Return the share of the time of a few samples that take over eight times the median.
@@ -135,21 +115,15 @@ class ItemTimes:
         Other processes slow samples down as well, but not the same ones in every epoch, and not
         for as long.
         """
-        median = self._median_size()
-        if median is None:
-            return 0.0
-        least = median + _SLOW_BITS
-        if not self._same_samples_are_slow():
-            least = max(least, _SURELY_SLOW_NS.bit_length())
-        slow = {size: count for size, count in self.by_size.items() if size > least}
-        if sum(slow.values()) > _MOST_SLOW * self.samples:
-            return 0.0
-        return _rough_time(slow) / _rough_time(self.by_size)
-
-    def _same_samples_are_slow(self) -> bool:
+        least = self.median_size() + _SLOW_BITS
         seen = Counter(index for _, index in self.slowest)
         repeated = sum(count for count in seen.values() if count > 1)
-        return repeated >= _REPEATED * len(self.slowest)
+        if repeated < _REPEATED * len(self.slowest):
+            least = max(least, _SURELY_SLOW_NS.bit_length())
+        slow = {size: count for size, count in self.by_size.items() if size > least}
+        if sum(slow.values()) > _MOST_SLOW * self.by_size.total():
+            return 0.0
+        return _rough_time(slow) / _rough_time(self.by_size)
 
 
 def _rough_time(by_size: dict[int, int]) -> float:
@@ -184,7 +158,7 @@ class TimedItems:
         began_ns = now_ns()
         item = self._dataset[index]
         took_ns = now_ns() - began_ns
-        self._profile.times.add(index, took_ns)
+        self._profile.work.add(index, took_ns)
         if self._untried:
             self._untried -= 1
             self._tried_ns += took_ns
@@ -204,55 +178,13 @@ class TimedItems:
 
 
 @dataclass
-class LoaderStacks:
-    """Names what makes a batch, in samples of the stack from the loader's `fetch` inwards.
-
-    A sample is kept as references to code and named later, since reading source takes long.
-    """
-
-    # The samples of each stack, by the addresses of its code: hashing code takes long.
-    _chains: dict[tuple[int, ...], _CountedChain] = field(default_factory=dict)
-    named: dict[LoaderName, int] = field(default_factory=dict)
-
-    def take(self, frame: FrameType | None) -> bool:
-        """Count a sample; return False if the process makes no batch."""
-        chain: list[tuple[CodeType, int]] = []
-        key: list[int] = []
-        while frame is not None and len(chain) < _DEEPEST:
-            code, instruction = frame.f_code, frame.f_lasti
-            chain.append((code, instruction))
-            key += (id(code), instruction)
-            if code.co_name == "fetch" and code.co_filename.endswith(_FETCH):
-                break
-            frame = frame.f_back
-        else:
-            return False
-        known = self._chains.setdefault(tuple(key), _CountedChain(chain))
-        known.samples += 1
-        if len(self._chains) >= _MOST_CHAINS:
-            del frame
-            self.counts()
-        return True
-
-    def counts(self) -> dict[LoaderName, int]:
-        """Return the samples so far by kind, name and line."""
-        chains, self._chains = self._chains, {}
-        for known in list(chains.values()):
-            self.add(name_of(known.chain), known.samples)
-        return self.named
-
-    def add(self, name: LoaderName, samples: int) -> None:
-        """Add samples of another process."""
-        self.named[name] = self.named.get(name, 0) + samples
-
-
-@dataclass
 class _CountedChain:
     chain: list[tuple[CodeType, int]]
     samples: int = 0
 
 
 _FETCH = "torch/utils/data/_utils/fetch.py"
+_MODULE = "torch/nn/modules/module.py"
 
 
 def name_of(chain: Sequence[tuple[CodeType, int]]) -> LoaderName:
@@ -300,26 +232,21 @@ def _depth(text: str) -> int:
 
 def _transform_of(chain: Sequence[tuple[CodeType, int]]) -> str | None:
     """Return the transform that runs: the call below a Compose, or below `self.transform(...)`."""
-    outermost_first = list(reversed(chain))
+    frames = [each for each in reversed(chain) if not each[0].co_filename.endswith(_MODULE)]
     found = None
-    for place, (code, instruction) in enumerate(outermost_first):
-        is_chain = code.co_name in ("__call__", "forward") and "transforms" in code.co_names
+    for (code, instruction), inner in zip_longest(frames, (code for code, _ in frames[1:])):
         text = call_at(code, instruction)[1] or ""
-        if not is_chain and not re.search(r"\btransforms?\w*\(|_transforms?\(", text):
+        if not _is_compose(code) and not re.search(r"\btransforms?\w*\(|_transforms?\(", text):
             continue
-        inner = next(
-            (
-                each
-                for each, _ in outermost_first[place + 1 :]
-                if not each.co_filename.endswith("torch/nn/modules/module.py")
-            ),
-            None,
-        )
         if inner is None:
             found = found or text.partition("(")[0] or "transform"
-        elif not (inner.co_name in ("__call__", "forward") and "transforms" in inner.co_names):
+        elif not _is_compose(inner):
             found = _short_name(inner)
     return found
+
+
+def _is_compose(code: CodeType) -> bool:
+    return code.co_name in ("__call__", "forward") and "transforms" in code.co_names
 
 
 def _short_name(code: CodeType) -> str:
@@ -333,10 +260,12 @@ def _short_name(code: CodeType) -> str:
 class LoaderProfile:
     """The profile of one process: the training process, or a worker that sends it along."""
 
-    times: ItemTimes = field(default_factory=ItemTimes)
-    stacks: LoaderStacks = field(default_factory=LoaderStacks)
+    work: LoaderWork = field(default_factory=LoaderWork)
     quick: set[int] = field(default_factory=set)  # data sets by id whose samples take microseconds
     _sent_ns: int = 0
+    # The samples of each stack, by the addresses of its code: hashing code takes long. They are
+    # named later, since reading source takes long as well.
+    _chains: dict[tuple[int, ...], _CountedChain] = field(default_factory=dict)
 
     def watch(self, fetcher: Any) -> None:
         """Time the samples of a fetcher for a map-style data set, once."""
@@ -348,7 +277,32 @@ class LoaderProfile:
     def sample_this_thread(self) -> None:
         """Sample the stack of this thread for as long as the process lives: in a worker."""
         sampled = threading.get_ident()
-        SamplingThread(lambda: self.stacks.take(sys._current_frames().get(sampled))).start()
+        SamplingThread(lambda: self.take_stack(sys._current_frames().get(sampled))).start()
+
+    def take_stack(self, frame: FrameType | None) -> None:
+        """Count a sample of the stack from the loader's `fetch` inwards, if it makes a batch."""
+        chain: list[tuple[CodeType, int]] = []
+        key: list[int] = []
+        while frame is not None and len(chain) < _DEEPEST:
+            code, instruction = frame.f_code, frame.f_lasti
+            chain.append((code, instruction))
+            key += (id(code), instruction)
+            if code.co_name == "fetch" and code.co_filename.endswith(_FETCH):
+                break
+            frame = frame.f_back
+        else:
+            return
+        known = self._chains.setdefault(tuple(key), _CountedChain(chain))
+        known.samples += 1
+        if len(self._chains) >= _MOST_CHAINS:
+            del frame
+            self._name_stacks()
+
+    def _name_stacks(self) -> None:
+        """Count the samples so far by kind, name and line."""
+        chains, self._chains = self._chains, {}
+        for known in list(chains.values()):
+            self.work.stacks[name_of(known.chain)] += known.samples
 
     def work_to_send(self) -> LoaderWork | None:
         """Return what was done since the last message, a few times a second."""
@@ -356,39 +310,30 @@ class LoaderProfile:
         if now - self._sent_ns < _SEND_EVERY_NS:
             return None
         self._sent_ns = now
-        times, stacks, self.stacks.named = self.times, self.stacks.counts(), {}
-        work = LoaderWork(times.samples, times.samples_ns, times.by_size, times.slowest, stacks)
-        times.__init__()  # type: ignore[misc]
+        self._name_stacks()
+        work, self.work = self.work, LoaderWork()
         return work
-
-    def merge(self, work: LoaderWork) -> None:
-        """Add what a worker did."""
-        self.times.merge(work)
-        for name, samples in work.stacks.items():
-            self.stacks.add(name, samples)
 
     def figures(self) -> LoaderFigures | None:
         """Return the profile as `run.json` keeps it; None if nothing was seen."""
-        times, counts = self.times, self.stacks.counts()
-        total = sum(counts.values())
-        if not times.samples and not total:
+        self._name_stacks()
+        work = self.work
+        samples, stacks = work.by_size.total(), work.stacks.total()
+        if not samples and not stacks:
             return None
         parts: list[LoaderPart] = [
-            {"kind": kind, "name": name, "line": line, "share": count / total, "samples": count}
-            for (kind, name, line), count in sorted(
-                counts.items(), key=lambda each: each[1], reverse=True
-            )
+            {"kind": kind, "name": name, "line": line, "share": count / stacks, "samples": count}
+            for (kind, name, line), count in work.stacks.most_common()
         ]
+        slowest = sorted(work.slowest, key=lambda each: each[0], reverse=True)[:_SHOWN_SAMPLES]
         return {
-            "samples": times.samples,
-            "sample_s": seconds(times.samples_ns) / times.samples if times.samples else None,
-            "median_sample_s": times.median_s(),
-            "slow_share": times.slow_share(),
+            "samples": samples,
+            "sample_s": seconds(work.samples_ns) / samples if samples else None,
+            # About the median: the middle of its power of two.
+            "median_sample_s": seconds(1) * 0.75 * 2 ** work.median_size() if samples else None,
+            "slow_share": work.slow_share() if samples else 0.0,
             "slow_samples": [
-                {"index": index, "took_s": seconds(took_ns)}
-                for took_ns, index in sorted(times.slowest, key=lambda each: each[0], reverse=True)[
-                    :_SHOWN_SAMPLES
-                ]
+                {"index": index, "took_s": seconds(took_ns)} for took_ns, index in slowest
             ],
             "parts": parts,
         }

@@ -7,46 +7,32 @@ to code; `stack_times` names them when the script has ended.
 
 from __future__ import annotations
 
-import _thread
-import atexit
-import contextlib
 import functools
-import gc
 import linecache
-import math
-import os
 import re
-import signal
 import sys
 import sysconfig
-import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
-from random import Random
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.meter.clock import now_ns, seconds
+from stepscope.trace.sampling_thread import INTERVAL_S, SamplingThread
 
 if TYPE_CHECKING:
     from stepscope.records.types import StackTime
     from stepscope.trace.event_buffer import HookState
 
-# 50 samples a second took 0.3 % of steps of 1.2 ms. A long run needs fewer: after `_MOST` samples
-# every second one is dropped and the interval is doubled. 500 tell 10 % from 13 %.
-INTERVAL_S = 0.02
+# A long run needs fewer samples: after `_MOST` every second one is dropped and the interval is
+# doubled. 500 tell 10 % from 13 %.
 _MOST = 1024
 _DEEPEST = 200  # frames that are looked at
 _LONGEST_TEXT = 80
-_SWITCH_S = 0.005  # Python's own interval
-_QUICK_SWITCH_S = 0.0002
-_FEW_THREADS = 2  # ours, and one that mostly waits: a worker's queue, a progress bar
 _MOST_LINES = 200
 _STRINGS = re.compile(r"""(["'])(?:\\.|(?!\1).)*(?:\1|$)""")
-_SIGNALS = signal.valid_signals()
-_uniform = Random(0).uniform
 
 _OUR_FOLDER = str(Path(__file__).parents[1])
 _TRACER = str(Path(__file__).with_name("tracer.py"))
@@ -97,121 +83,6 @@ class _Sample(NamedTuple):
     activity: str | None
     code: CodeType | None  # of the innermost frame of the script, and its instruction
     instruction: int
-
-
-class SamplingThread:
-    """Calls a function some times a second, in a thread that the script does not notice.
-
-    It is started below `threading` and blocks all signals. No garbage is collected in it, so the
-    script's finalizers run in the script's own threads. It pauses while the process forks. It ends
-    before the interpreter does: a thread that outlives the interpreter is unwound by force, and
-    with torch loaded that aborts the process.
-    """
-
-    def __init__(self, look: Callable[[], object], interval_s: float = INTERVAL_S) -> None:
-        self.interval_s = interval_s
-        self._look = look
-        self._stops = _thread.allocate_lock()
-        self._ended = _thread.allocate_lock()
-        self._native_id = 0
-        self._runs = False
-
-    def start(self) -> None:
-        """Start the thread; without one, if this machine gives none, nothing is sampled."""
-        _pause_at_forks()
-        _started.add(self)
-        atexit.register(self.stop)
-        self.resume()
-
-    def stop(self) -> None:
-        """End the thread and wait for its end, at most a second."""
-        _started.discard(self)
-        atexit.unregister(self.stop)
-        self.pause()
-
-    def resume(self) -> None:
-        """Start the thread, again after a fork."""
-        self._stops, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
-        self._stops.acquire()
-        self._ended.acquire()
-        with contextlib.suppress(RuntimeError):  # too many threads
-            _thread.start_new_thread(self._run, (self._stops, self._ended))
-            self._runs = True
-
-    def pause(self) -> None:
-        """End the thread until `resume`."""
-        if self._runs:
-            self._runs = False
-            _set_switch_interval(quick=False)
-            self._stops.release()
-            self._ended.acquire(timeout=1.0)
-
-    def await_removal(self) -> None:
-        """Wait until the kernel has removed the ended thread, some 50 us.
-
-        From 3.12 on, Python warns about a fork in a process that has threads.
-        """
-        task = Path(f"/proc/self/task/{self._native_id}")
-        for _ in range(50):
-            if not self._native_id or not task.exists():
-                return
-            time.sleep(0.0001)
-
-    def _run(self, stops: _thread.LockType, ended: _thread.LockType) -> None:
-        self._native_id = _thread.get_native_id()
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        with contextlib.suppress(Exception):  # the script continues without samples
-            interval_s = self.interval_s
-            while not stops.acquire(True, interval_s):
-                _set_switch_interval(quick=_thread._count() <= _FEW_THREADS)
-                collects = gc.isenabled()
-                gc.disable()
-                try:
-                    self._look()
-                    # Not at regular intervals, which a regular script would meet at the same line
-                    # every time. Not by the shared generator: its numbers are the script's.
-                    interval_s = self.interval_s * _uniform(0.5, 1.5)
-                finally:
-                    if collects:
-                        gc.enable()
-        ended.release()
-
-
-def _set_switch_interval(quick: bool) -> None:
-    """Let a sample wait shortly for the interpreter lock.
-
-    Otherwise it comes whenever the script next calls what releases the lock, such as an operation
-    of torch, and shows that call instead of the loop in Python before it. This lessens the bias and
-    does not remove it: after 1 ms of Python, a call of some microseconds still gets 60 % of the
-    time, 88 % without. A script with threads or an interval of its own keeps its interval.
-    """
-    before_s, after_s = (_SWITCH_S, _QUICK_SWITCH_S) if quick else (_QUICK_SWITCH_S, _SWITCH_S)
-    if math.isclose(sys.getswitchinterval(), before_s):
-        sys.setswitchinterval(after_s)
-
-
-_started: set[SamplingThread] = set()
-
-
-@functools.cache
-def _pause_at_forks() -> None:
-    """Let no thread of ours run while this process forks, nor in the child."""
-
-    def pause() -> None:
-        for thread in tuple(_started):
-            thread.pause()
-        for thread in tuple(_started):
-            thread.await_removal()
-
-    def resume() -> None:
-        for thread in tuple(_started):
-            thread.resume()
-
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(
-            before=pause, after_in_parent=resume, after_in_child=lambda: _started.clear()
-        )
 
 
 class StackSampler:
@@ -283,8 +154,30 @@ class StackSampler:
             self._thread.interval_s *= 2
 
     def times(self, spans: Iterable[EpochSpan], origin_ns: int) -> list[StackTime]:
-        """Return the time of each line so far; epochs and evaluations are given."""
-        return stack_times(self._samples, spans, origin_ns)
+        """Return the time of each line by the part of the run, the longest first."""
+        parts = Parts(spans)
+        found: dict[tuple[str, str | None, str | None, str | None], StackTime] = {}
+        for sample in self._samples:
+            where = parts.at(seconds(sample.time_ns - origin_ns)) or sample.phase
+            line = text = None
+            if sample.code is not None:
+                line, text = call_at(sample.code, sample.instruction)
+            activity = sample.activity or _activity_of(text)
+            entry = found.setdefault(
+                (where, activity, line, text),
+                {
+                    "where": where,
+                    "activity": activity,
+                    "line": line,
+                    "code": text,
+                    "total_s": 0.0,
+                    "samples": 0,
+                },
+            )
+            entry["total_s"] += seconds(sample.took_ns)
+            entry["samples"] += 1
+        longest_first = sorted(found.values(), key=lambda each: each["total_s"], reverse=True)
+        return longest_first[:_MOST_LINES]
 
 
 _OWN_WORK = "stepscope"
@@ -326,48 +219,12 @@ def _phase(state: HookState) -> str:
     return "forward" if state.awaits_backward else "other"
 
 
-# --- Names of samples
-
-
 class EpochSpan(NamedTuple):
-    """An epoch or an evaluation, in seconds from the run's start."""
+    """An epoch with the evaluations inside it, or an evaluation, in the run's seconds."""
 
     split: str
     start_s: float
-    total_s: float
-
-
-def stack_times(
-    samples: Sequence[_Sample], spans: Iterable[EpochSpan], origin_ns: int
-) -> list[StackTime]:
-    """Return the time of each line of the script, by the part of the run; the longest first."""
-    parts = Parts(spans)
-    totals: dict[tuple[str, str | None, CodeType | None, int], list[float]] = {}
-    for sample in samples:
-        where = parts.at(seconds(sample.time_ns - origin_ns)) or sample.phase
-        key = (where, sample.activity, sample.code, sample.instruction)
-        total = totals.setdefault(key, [0.0, 0])
-        total[0] += seconds(sample.took_ns)
-        total[1] += 1
-    named: dict[tuple[str, str | None, str | None, str | None], StackTime] = {}
-    for (where, activity, code, instruction), (total_s, count) in totals.items():
-        line, text = (None, None) if code is None else call_at(code, instruction)
-        activity = activity or _activity_of(text)
-        entry = named.setdefault(
-            (where, activity, line, text),
-            {
-                "where": where,
-                "activity": activity,
-                "line": line,
-                "code": text,
-                "total_s": 0.0,
-                "samples": 0,
-            },
-        )
-        entry["total_s"] += total_s
-        entry["samples"] += int(count)
-    longest_first = sorted(named.values(), key=lambda each: each["total_s"], reverse=True)
-    return longest_first[:_MOST_LINES]
+    end_s: float
 
 
 class Parts:
@@ -375,18 +232,8 @@ class Parts:
 
     def __init__(self, spans: Iterable[EpochSpan]) -> None:
         ordered = sorted(spans, key=lambda span: span.start_s)
-        evaluations = [span for span in ordered if span.split != "train"]
-        starts = [span.start_s for span in evaluations]
-        epochs = []
-        for span in ordered:
-            if span.split == "train":
-                total_s = span.total_s
-                for each in islice(evaluations, bisect_left(starts, span.start_s), None):
-                    if each.start_s >= span.start_s + total_s:
-                        break
-                    total_s += each.total_s  # an epoch's own time leaves out evaluations
-                epochs.append(span._replace(total_s=total_s))
-        self._evaluations, self._epochs = _Cover(evaluations), _Cover(epochs)
+        self._evaluations = _Cover([span for span in ordered if span.split != "train"])
+        self._epochs = _Cover([span for span in ordered if span.split == "train"])
 
     def at(self, time_s: float) -> str | None:
         """Return the part at a time; None inside an epoch."""
@@ -404,7 +251,7 @@ class _Cover:
 
     def __init__(self, spans: Sequence[EpochSpan]) -> None:
         self.starts_s = [span.start_s for span in spans]
-        self.ends_s = list(accumulate((span.start_s + span.total_s for span in spans), max))
+        self.ends_s = list(accumulate((span.end_s for span in spans), max))
 
     def has(self, time_s: float) -> bool:
         begun = bisect_right(self.starts_s, time_s)

@@ -96,7 +96,8 @@ class RowWriter:
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
         """Write a finished epoch or evaluation."""
         self._epochs.append(",".join(epoch_values(split, timing, loss=loss).values()))
-        self.spans.append(EpochSpan(split, timing.start_s, timing.total_s))
+        end_s = timing.start_s + timing.total_s + timing.evaluations_s
+        self.spans.append(EpochSpan(split, timing.start_s, end_s))
 
 
 # Flushing a single step takes 0.4 ms when the step has filled the caches; several take hardly more.
@@ -137,7 +138,7 @@ class Tracer:
     _window_opened: int = 0
 
     def __post_init__(self) -> None:
-        self._sampler = StackSampler(self._hooks, self._hooks.loader_profile.stacks.take)
+        self._sampler = StackSampler(self._hooks, self._hooks.loader_profile.take_stack)
         self._setup = SetupWatch(self._hooks)
         self._compiles = CompileWatch(self.origin_ns)
 

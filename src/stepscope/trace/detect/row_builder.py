@@ -188,6 +188,7 @@ class RowBuilder:
         self.wait()
         timing = epoch.timing
         timing.data_s, timing.steps_s = seconds(epoch.data_ns), seconds(epoch.steps_ns)
+        timing.evaluations_s = seconds(epoch.out_other_ns)
         self.sink.epoch("train", timing, epoch.loss)
 
     def evaluation(self, epoch: int, candidate: LoopCandidate, end: Moment) -> None:
