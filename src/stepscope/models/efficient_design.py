@@ -66,16 +66,14 @@ class EfficientDesign:
     @property
     def name(self) -> str:
         """The design as the name of a model."""
-        default = EfficientDesign
         parts = [f"{self.stem}{self.stem_factor}", f"w{'-'.join(map(str, self.widths))}"]
         parts.append(f"d{'-'.join(map(str, self.depths))}")
-        parts += [f"k{self.kernel}"] if self.kernel != default.kernel else []
-        parts += [self.block] if self.block != default.block else []
-        parts += [self.activation] if self.activation != default.activation else []
-        parts += [f"se{self.squeeze}"] if self.squeeze else []
-        parts += ["mirror"] if self.mirror else []
-        parts += [self.pool] if self.pool != default.pool else []
-        parts += [self.head] if self.head != default.head else []
+        written = {"kernel": "k{}", "block": "{}", "activation": "{}", "squeeze": "se{}"}
+        written |= {"mirror": "mirror", "pool": "{}", "head": "{}"}
+        for setting, form in written.items():
+            value = getattr(self, setting)
+            if value != getattr(EfficientDesign, setting):
+                parts.append(form.format(value))
         if any(self.dropout_percents):
             *earlier, last = self.dropout_percents
             shown = self.dropout_percents if any(earlier) else (last,)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepscope.models.efficient_design import EfficientDesign, read_design
-from stepscope.models.layer_chain import LayerChain
+from stepscope.models.layer_chain import LayerChain, ResidualChain
 
 _COLOURS = 3
 _FEWEST_HIDDEN = 8
@@ -26,34 +26,41 @@ SMALL = "efficient:s2d2_w48-80-128_d0-2-2_skip_silu_se8_mirror_max_meanmax_drop5
 # --- layers: mirrored pairs of channels, which treat an image and its mirror image alike
 
 
-class FromImage(nn.Conv2d):
-    """Convolve an image, or its space-to-depth by `factor`, to mirrored pairs of channels."""
-
-    def __init__(self, colours: int, factor: int, width: int, kernel: int) -> None:
-        super().__init__(colours * factor**2, width, kernel, padding=kernel // 2, bias=False)
-        self._squares = (colours, factor, factor)
-        _keep_half(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Convolve with the weights and with their mirror image."""
-        mirrored = self.weight.unflatten(1, self._squares).flip(3, -1).flatten(1, 3)
-        out: Tensor = self._conv_forward(x, torch.cat([self.weight, mirrored]), None)
-        return out
-
-
-class FromPairs(nn.Conv2d):
-    """Convolve mirrored pairs of channels to mirrored pairs."""
+class ToPairs(nn.Conv2d):
+    """Convolve to mirrored pairs of channels: with half of the weights, and their mirror image."""
 
     def __init__(self, in_channels: int, width: int, kernel: int) -> None:
         super().__init__(in_channels, width, kernel, padding=kernel // 2, bias=False)
-        _keep_half(self)
+        half = self.weight.detach()[: width // 2]  # as torch initialises them for the whole
+        self.weight = nn.Parameter(half.clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve with the weights, and with their mirror image, which swaps the pairs."""
-        first, second = self.weight.chunk(2, dim=1)
-        mirrored = torch.cat([second, first], dim=1).flip(-1)
-        out: Tensor = self._conv_forward(x, torch.cat([self.weight, mirrored]), None)
+        """Convolve with the weights and with their mirror image."""
+        out: Tensor = self._conv_forward(x, torch.cat([self.weight, self._mirrored()]), None)
         return out
+
+    def _mirrored(self) -> Tensor:
+        raise NotImplementedError
+
+
+class FromImage(ToPairs):
+    """Convolve an image, or its space-to-depth by `factor`, to mirrored pairs of channels."""
+
+    def __init__(self, colours: int, factor: int, width: int, kernel: int) -> None:
+        super().__init__(colours * factor**2, width, kernel)
+        self._squares = (colours, factor, factor)
+
+    def _mirrored(self) -> Tensor:
+        squares: Tensor = self.weight.unflatten(1, self._squares)
+        return squares.flip(3, -1).flatten(1, 3)
+
+
+class FromPairs(ToPairs):
+    """Convolve mirrored pairs of channels, which the mirror image swaps, to mirrored pairs."""
+
+    def _mirrored(self) -> Tensor:
+        first, second = self.weight.chunk(2, dim=1)
+        return torch.cat([second, first], dim=1).flip(-1)
 
 
 class PairNorm(nn.BatchNorm2d):
@@ -94,12 +101,6 @@ class ReducePairs(nn.Module):
         return torch.maximum(first, second) if self._largest else (first + second) / 2
 
 
-def _keep_half(convolution: nn.Conv2d) -> None:
-    """Keep half of the weights, as torch initialises them for the whole."""
-    half = convolution.weight.detach()[: convolution.out_channels // 2]
-    convolution.weight = nn.Parameter(half.clone())
-
-
 class Gate(nn.Module):
     """Squeeze-and-excitation (arXiv:1709.01507): scale each channel or pair by 0 to 1."""
 
@@ -124,24 +125,20 @@ class Gate(nn.Module):
 # --- blocks and networks
 
 
-class Residual(nn.Module):
+class Residual(ResidualChain):
     """Two convolutions and a shortcut."""
 
     def __init__(self, design: EfficientDesign, in_channels: int, width: int, stride: int) -> None:
-        super().__init__()
         first = _convolution(design, in_channels, width, stride)
-        self.first = _normed(design, first, gate=False)
-        self.second = _normed(design, _convolution(design, width, width), activate=False)
-        self.shortcut: nn.Module = nn.Identity()
+        super().__init__(
+            first=_normed(design, first, gate=False),
+            second=_normed(design, _convolution(design, width, width), activate=False),
+            shortcut=nn.Identity(),
+            activation=_activation(design),
+        )
         if stride > 1 or in_channels != width:
             narrow = _convolution(design, in_channels, width, stride, kernel=1)
             self.shortcut = _normed(design, narrow, activate=False, gate=False)
-        self.activation = _activation(design)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the activated sum of residual and shortcut."""
-        out: Tensor = self.activation(self.second(self.first(x)) + self.shortcut(x))
-        return out
 
 
 class Skip(nn.Module):

@@ -45,6 +45,18 @@ def eagerly() -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext()
 
 
+@contextlib.contextmanager
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put all modules into training or evaluation mode; restore the mode of each at the end."""
+    before = {module: module.training for module in model.modules()}
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, was_training in before.items():
+            module.training = was_training
+
+
 @dataclass(slots=True, eq=False)
 class ModuleCalls:
     """The calls of one module, over the whole batch, without those of its children."""
@@ -92,22 +104,16 @@ class ForwardWatch(TorchDispatchMode):
 
     def call(self, make_batch: Callable[[], torch.Tensor]) -> Any:
         """Call the network in training mode, and return its output."""
-        handles: list[Any] = []
-        training = {module: module.training for module in self.seen}
-        try:
+        with contextlib.ExitStack() as hooked:
             for module in self.seen:
                 if not isinstance(module, torch.jit.ScriptModule):  # it refuses hooks
-                    handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
-                    handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
-            self.model.train()
+                    enter = module.register_forward_pre_hook(self._enter, with_kwargs=True)
+                    leave = module.register_forward_hook(self._leave, with_kwargs=True)
+                    hooked.callback(enter.remove)
+                    hooked.callback(leave.remove)
             saving = saved_tensors_hooks(self._save, lambda saved: saved)
-            with eagerly(), torch.enable_grad(), saving, self:
+            with in_mode(self.model, training=True), eagerly(), torch.enable_grad(), saving, self:
                 output = self.model(make_batch())
-        finally:
-            for handle in handles:
-                handle.remove()
-            for module, was_training in training.items():
-                module.training = was_training
         # Only now, because lazy layers have no parameters before the call.
         for own in (*self.model.parameters(), *self.model.buffers()):
             if own.layout == torch.strided:

@@ -7,77 +7,51 @@ convolutions; PreActResNet (arXiv:1603.05027) has batch norm and ReLU before eac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from torch import Tensor, nn
 
-from stepscope.models.layer_chain import LayerChain
+from stepscope.models.layer_chain import LayerChain, ResidualChain, norm_and_activate
 
 
-class ResidualBlock(Protocol):
-    """The class of a residual block."""
-
-    expansion: int
-    """The number of output channels, as a multiple of the width."""
-
-    def __call__(self, in_channels: int, width: int, stride: int) -> nn.Module:
-        """Return a block."""
-
-
-class BasicBlock(nn.Module):
+class BasicBlock(ResidualChain):
     """Two 3x3 convolutions and a shortcut."""
 
     expansion: ClassVar[int] = 1
+    """The number of output channels, as a multiple of the width."""
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, width, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu1 = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.shortcut = _shortcut(in_channels, width, stride)
-        self.relu2 = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return relu(residual + shortcut)."""
-        out: Tensor = self.relu1(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        out += self.shortcut(x)
-        out = self.relu2(out)
-        return out
+        super().__init__(
+            conv1=nn.Conv2d(in_channels, width, 3, stride=stride, padding=1, bias=False),
+            bn1=nn.BatchNorm2d(width),
+            relu1=nn.ReLU(inplace=True),
+            conv2=nn.Conv2d(width, width, 3, padding=1, bias=False),
+            bn2=nn.BatchNorm2d(width),
+            shortcut=_shortcut(in_channels, width, stride),
+            relu2=nn.ReLU(inplace=True),
+        )
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(ResidualChain):
     """A 3x3 convolution between two 1x1 convolutions, and a shortcut."""
 
     expansion: ClassVar[int] = 4
     groups: ClassVar[int] = 1
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
-        super().__init__()
-        out_channels = width * self.expansion
-        self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu1 = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(
-            width, width, 3, stride=stride, padding=1, groups=self.groups, bias=False
+        out_channels, groups = width * self.expansion, self.groups
+        super().__init__(
+            conv1=nn.Conv2d(in_channels, width, 1, bias=False),
+            bn1=nn.BatchNorm2d(width),
+            relu1=nn.ReLU(inplace=True),
+            conv2=nn.Conv2d(width, width, 3, stride, padding=1, groups=groups, bias=False),
+            bn2=nn.BatchNorm2d(width),
+            relu2=nn.ReLU(inplace=True),
+            conv3=nn.Conv2d(width, out_channels, 1, bias=False),
+            bn3=nn.BatchNorm2d(out_channels),
+            shortcut=_shortcut(in_channels, out_channels, stride),
+            relu3=nn.ReLU(inplace=True),
         )
-        self.bn2 = nn.BatchNorm2d(width)
-        self.relu2 = nn.ReLU(inplace=True)
-        self.conv3 = nn.Conv2d(width, out_channels, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(out_channels)
-        self.shortcut = _shortcut(in_channels, out_channels, stride)
-        self.relu3 = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return relu(residual + shortcut)."""
-        out: Tensor = self.relu1(self.bn1(self.conv1(x)))
-        out = self.relu2(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        out += self.shortcut(x)
-        out = self.relu3(out)
-        return out
 
 
 class GroupedBottleneck(Bottleneck):
@@ -135,7 +109,7 @@ class ResNet(LayerChain):
     def __init__(
         self,
         stem: nn.Module,
-        block: ResidualBlock,
+        block: type[BasicBlock | Bottleneck | PreActBlock],
         depths: Sequence[int],
         num_classes: int,
         width: int = 64,
@@ -190,17 +164,9 @@ def resnext29_2x64d(num_classes: int = 10) -> ResNet:
 
 
 def _cifar_stem(kernel: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(3, 64, kernel, padding=kernel // 2, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(inplace=True),
-    )
+    return norm_and_activate(nn.Conv2d(3, 64, kernel, padding=kernel // 2, bias=False))
 
 
 def _imagenet_stem() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, stride=2, padding=1),
-    )
+    stem = norm_and_activate(nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False))
+    return stem.append(nn.MaxPool2d(3, stride=2, padding=1))
