@@ -15,7 +15,7 @@ from torch import nn
 from stepscope.data import dataset_registry
 from stepscope.memory_forecast.fit_check import check_fit
 from stepscope.settings import RunSpec
-from stepscope.train.distributed import unused_parameters
+from stepscope.train.distributed import take_probe_step
 from stepscope.train.training_setup import build_model
 
 # Two steps of a network with batch norm and a layer that takes no part; each rank has its own data.
@@ -132,11 +132,11 @@ def test_parameters_that_take_no_part_are_named_and_nothing_changes() -> None:
     network, spec, dataset = Idle(), RunSpec(device="cpu"), dataset_registry.find("shapes")
     before = {name: value.clone() for name, value in network.state_dict().items()}
     chance = torch.get_rng_state()
-    assert unused_parameters(spec, network, dataset) == ["idle.weight", "idle.bias"]
+    assert take_probe_step(spec, network, dataset) == ["idle.weight", "idle.bias"]
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), chance)
     assert all(parameter.grad is None for parameter in network.parameters())
-    assert unused_parameters(spec, network.used, dataset) == []
+    assert take_probe_step(spec, network.used, dataset) == []
 
 
 # Eight steps of LeNet, once with the network wrapped anew before the fifth, as when a run goes on.
@@ -146,7 +146,7 @@ import torch, torch.distributed as dist, torch.nn.functional as F
 from stepscope.data import dataset_registry
 from stepscope.models import registry
 from stepscope.settings.load_settings import validate
-from stepscope.train.distributed import Ranks, fix_summation_order
+from stepscope.train.distributed import Ranks, take_probe_step
 
 rank, meet, settled = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "settled"
 torch.set_num_threads(1)
@@ -161,7 +161,7 @@ def trained(goes_on):
     def begin():
         network = group.sum_gradients(model, lambda: None)
         if settled:
-            fix_summation_order(spec, network, dataset_registry.find("shapes"))
+            take_probe_step(spec, network, dataset_registry.find("shapes"))
         return network
 
     network = begin()

@@ -50,11 +50,7 @@ class AcceleratorDesign:
 
 
 def load_design(named: str = OWN) -> AcceleratorDesign:
-    """Read a design by its name, or from a user's file of the same form.
-
-    Raises:
-        RequestError: there is no such design, or a figure is missing or too small.
-    """
+    """Read a design by its name, or from a user's file of the same form."""
     try:
         if named == OWN:
             text = resources.files(__package__).joinpath(f"{OWN}.toml").read_text(encoding="utf-8")

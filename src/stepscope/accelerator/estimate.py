@@ -30,11 +30,7 @@ def estimate_network(
 ) -> NetworkEstimate:
     """Estimate a network, layer by layer.
 
-    The energy of a layer is rounded to a hundredth of a microjoule before the sum, as in the
-    course.
-
-    Raises:
-        RequestError: the network fails on a sample of this shape, or has nothing to estimate.
+    As in the course, energies are rounded to a hundredth of a microjoule before the sum.
     """
     from stepscope.accelerator.network_shapes import shapes_of
 

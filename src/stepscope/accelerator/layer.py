@@ -38,11 +38,7 @@ class Layer:
 
 
 def read_layer(text: str) -> Layer:
-    """Read a layer as `C=64,M=64,P=32,Q=32,R=3,S=3,stride=1`.
-
-    Raises:
-        RequestError: a name is unknown or missing, or a bound is not a whole number above 0.
-    """
+    """Read a layer as `C=64,M=64,P=32,Q=32,R=3,S=3,stride=1`."""
     known = {each.name for each in fields(Layer)}
     wanted = "C=…,M=…,P=…,Q=…,R=…,S=…,stride=…"
     found: dict[str, int] = {}

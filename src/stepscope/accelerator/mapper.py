@@ -97,11 +97,7 @@ def check_widths(design: AcceleratorDesign, widths: Widths) -> None:
 
 @lru_cache(maxsize=1024)
 def map_layer(layer: Layer, design: AcceleratorDesign, widths: Widths = Widths()) -> Mapped:  # noqa: B008
-    """Find the best mapping of a layer.
-
-    Raises:
-        RequestError: a width is wider than the array, or no mapping exists.
-    """
+    """Find the best mapping of a layer."""
     check_widths(design, widths)
     one = replace(layer, C=layer.C // layer.groups, M=layer.M // layer.groups, groups=1, batch=1)
     best = min(

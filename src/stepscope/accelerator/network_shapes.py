@@ -7,8 +7,9 @@ weights are listed as not estimated.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepscope.accelerator.layer import Layer
 from stepscope.errors import RequestError
-from stepscope.models.model_summary import eagerly
+from stepscope.models.model_summary import eagerly, in_mode
 
 _BYTES = 4  # the course counts activations as fp32
 _ADDITIONS = ("add", "add_")
@@ -55,16 +56,11 @@ class _ForwardWatch(TorchDispatchMode):
         self.residual: set[str] = set()
         self._names = {module: name for name, module in model.named_modules()}
 
-    def hooks(self, model: nn.Module) -> Iterator[Any]:
-        for module in model.modules():
-            yield module.register_forward_pre_hook(self._begin)
-            yield module.register_forward_hook(self._end)
-
-    def _begin(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def begin(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         name = self._names[module] or "the network"
         self.running.append((name, module, _size(inputs)))
 
-    def _end(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def end(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         name, _, _ = self.running.pop()
         if not any(module.children()):
             around = tuple((each, size) for each, _, size in self.running)
@@ -82,27 +78,22 @@ class _ForwardWatch(TorchDispatchMode):
 
 
 def shapes_of(model: nn.Module, sample_shape: Sequence[int], name: str) -> NetworkShapes:
-    """Run one sample through a network and return the shapes of its layers.
-
-    Raises:
-        RequestError: the network fails on a sample of this shape, or has nothing to estimate.
-    """
+    """Run one sample through a network and return the shapes of its layers."""
+    sample = torch.rand(1, *sample_shape, generator=torch.Generator().manual_seed(0))
     watch = _ForwardWatch(model)
-    handles = list(watch.hooks(model))
-    training = model.training
-    model.eval()  # batch norm cannot be trained with one sample
     try:
-        with eagerly(), torch.no_grad(), watch:
-            model(torch.rand(1, *sample_shape, generator=torch.Generator().manual_seed(0)))
+        with contextlib.ExitStack() as hooked:
+            for module in model.modules():
+                hooked.callback(module.register_forward_pre_hook(watch.begin).remove)
+                hooked.callback(module.register_forward_hook(watch.end).remove)
+            # Batch norm cannot be trained with one sample.
+            with in_mode(model, training=False), eagerly(), torch.no_grad(), watch:
+                model(sample)
     except Exception as error:
         shape = "x".join(map(str, sample_shape))
         raise RequestError(
             f"model {name} fails on a sample of {shape}: {type(error).__name__}: {error}"
         ) from error
-    finally:
-        model.train(training)
-        for handle in handles:
-            handle.remove()
     layers, free, not_estimated = [], Counter[str](), []
     peak_bytes, peak_at = 0, ""
     for where, module, inputs, output, around in watch.calls:

@@ -76,10 +76,10 @@ class Ranks(ProcessGroup):
         Buffers stay local until an evaluation: broadcasting them would make every forward wait.
         """
         dataset = dataset_registry.find(spec.data, data_source_of(spec, data_dir))
-        has_unused = bool(unused_parameters(spec, model, dataset))
+        has_unused = bool(take_probe_step(spec, model, dataset))
         network = self.sum_gradients(model, gradients_ready, has_unused=has_unused)
         if self.world_size > _ORDER_INDEPENDENT:
-            fix_summation_order(spec, network, dataset)
+            take_probe_step(spec, network, dataset)  # after it, ranks sum in a fixed order
         return network
 
     def sum_gradients(
@@ -232,8 +232,8 @@ _SAMPLES = 2
 _ORDER_INDEPENDENT = 2  # processes: a + b is b + a
 
 
-def unused_parameters(spec: RunSpec, model: nn.Module, dataset: DataSet) -> list[str]:
-    """List the trainable parameters that get no gradient in a step."""
+def take_probe_step(spec: RunSpec, model: nn.Module, dataset: DataSet) -> list[str]:
+    """Take a probe step; list the trainable parameters that got no gradient."""
     device = torch.device(spec.device)
     with training_state_restored(model, device):
         ProbeStep(spec, model, dataset, device).take(_SAMPLES)
@@ -242,13 +242,6 @@ def unused_parameters(spec: RunSpec, model: nn.Module, dataset: DataSet) -> list
             for name, weight in model.named_parameters()
             if weight.requires_grad and weight.grad is None
         ]
-
-
-def fix_summation_order(spec: RunSpec, wrapped: nn.Module, dataset: DataSet) -> None:
-    """Take a probe step, after which the ranks sum gradients in a fixed order."""
-    device = torch.device(spec.device)
-    with training_state_restored(wrapped, device):
-        ProbeStep(spec, wrapped, dataset, device).take(_SAMPLES)
 
 
 def refuse_disagreement(by_rank: Sequence[Mapping[str, object]], what: str, advice: str) -> None:

@@ -9,13 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from stepscope.data import dataset_registry
-from stepscope.models.model_summary import eagerly
+from stepscope.models.model_summary import eagerly, in_mode
 from stepscope.models.step_flops import NotCounted, StepWork, count_work
 from stepscope.models.step_tensors import BACKWARD, FORWARD, Mark
 from stepscope.records.types import StepFlops
 from stepscope.settings import RunSpec
 from stepscope.train.device import memory_format_of
-from stepscope.train.probe_step import train_mode
 from stepscope.train.source_settings import data_source_of
 
 COUNTED_BY = "torch's FlopCounterMode: a multiply and an add are two"
@@ -65,7 +64,7 @@ def count_step(
         with torch.device("meta"):
             torch.func.functional_call(step, tensors, (images, labels, mark))
 
-    with train_mode(model), eagerly(), torch.enable_grad():
+    with in_mode(model, training=True), eagerly(), torch.enable_grad():
         return count_work(take, tensors.values(), (images, labels))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn, optim
@@ -10,26 +10,24 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 
 from stepscope.settings import RunSpec
 
+_OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
+    "sgd": optim.SGD,
+    "adagrad": optim.Adagrad,
+    "adadelta": optim.Adadelta,
+    "rmsprop": optim.RMSprop,
+    "adam": optim.Adam,
+    "adamw": optim.AdamW,
+}
+
 
 def make_optimizer(spec: RunSpec, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
     """Return the optimiser. Only sgd and rmsprop use momentum."""
-    trained = list(parameters)
-    lr, decay = spec.lr, spec.weight_decay
-    match spec.optimizer:
-        case "sgd":
-            return optim.SGD(
-                trained, lr, momentum=spec.momentum, weight_decay=decay, nesterov=spec.nesterov
-            )
-        case "adagrad":
-            return optim.Adagrad(trained, lr, weight_decay=decay)
-        case "adadelta":
-            return optim.Adadelta(trained, lr, weight_decay=decay)
-        case "rmsprop":
-            return optim.RMSprop(trained, lr, momentum=spec.momentum, weight_decay=decay)
-        case "adam":
-            return optim.Adam(trained, lr, weight_decay=decay)
-        case "adamw":
-            return optim.AdamW(trained, lr, weight_decay=decay)
+    options = {"lr": spec.lr, "weight_decay": spec.weight_decay}
+    if spec.optimizer in ("sgd", "rmsprop"):
+        options["momentum"] = spec.momentum
+    if spec.optimizer == "sgd":
+        options["nesterov"] = spec.nesterov
+    return _OPTIMIZERS[spec.optimizer](parameters, **options)
 
 
 def make_schedule(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from stepscope.data.dataset import DataSet
-from stepscope.models.model_summary import eagerly
+from stepscope.models.model_summary import eagerly, in_mode
 from stepscope.models.step_tensors import BACKWARD, FORWARD, Mark
 from stepscope.settings import RunSpec
 from stepscope.train.device import autocast_of, memory_format_of
@@ -53,23 +53,10 @@ def training_state_restored(model: nn.Module, device: torch.device) -> Iterator[
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = [device] if device.type == "cuda" else []
     try:
-        with train_mode(model), torch.random.fork_rng(devices=devices), eagerly():
+        with in_mode(model, training=True), torch.random.fork_rng(devices=devices), eagerly():
             yield
     finally:
         model.zero_grad()
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
-
-
-@contextlib.contextmanager
-def train_mode(model: nn.Module) -> Iterator[None]:
-    """Put all modules into training mode; restore the mode of each at the end."""
-    training = [module for module in model.modules() if module.training]
-    model.train()
-    try:
-        yield
-    finally:
-        model.eval()
-        for module in training:
-            module.training = True

@@ -19,6 +19,7 @@ from stepscope.data.loaders.worker_pool import WorkerPool
 from stepscope.data.object_store.bucket import StoredSplit
 from stepscope.errors import RequestError
 from stepscope.models import registry
+from stepscope.models.model_summary import in_mode
 from stepscope.models.pretrained import LoadedWeights, load_weights
 from stepscope.records.types import Environment
 from stepscope.settings import RunSpec
@@ -243,10 +244,8 @@ def _try_forward(spec: RunSpec, model: nn.Module, dataset: DataSet) -> None:
     """Run two blank samples through the network, to fail before the training starts."""
     wanted = (2, dataset.classes)
     samples = "images" if dataset.tokens is None else "texts"
-    training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with in_mode(model, training=False), torch.no_grad():
             outputs = model(dataset.blank(2))
     except Exception as error:
         shape = "x".join(map(str, dataset.shape))
@@ -254,8 +253,6 @@ def _try_forward(spec: RunSpec, model: nn.Module, dataset: DataSet) -> None:
             f"model {spec.model} fails on {samples} of {shape} ({spec.data}): "
             f"{type(error).__name__}: {error}"
         ) from error
-    finally:
-        model.train(training)
     found = getattr(outputs, "shape", None)
     if found is None or tuple(found) != wanted:
         raise RequestError(
