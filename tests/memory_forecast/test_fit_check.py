@@ -8,9 +8,15 @@ from torch import nn
 
 from stepscope.data import dataset_registry
 from stepscope.errors import OutOfMemoryError
-from stepscope.memory_forecast.fit_check import WORKERS_STAY_BELOW, check_fit, require_fit
+from stepscope.memory_forecast.fit_check import (
+    AIM,
+    WORKERS_STAY_BELOW,
+    check_fit,
+    largest_batch,
+    remedies,
+    require_fit,
+)
 from stepscope.memory_forecast.forecast import ForecastInputs, forecast, probe_steps
-from stepscope.memory_forecast.remedies import AIM, largest_batch, remedies
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
 from stepscope.train.activation_checkpointing import recomputing
@@ -39,17 +45,17 @@ def total_with_batch(size: int, spec: RunSpec, inputs: ForecastInputs) -> int:
     return forecast(spec.model_copy(update={"batch_size": size}), inputs).total_bytes
 
 
-def too_large_for_its_limit() -> tuple[RunSpec, nn.Module, ForecastInputs]:
-    """A batch of 512 where there is room for 100: the tests' own process counts in both."""
+@pytest.fixture(scope="module")
+def too_large() -> tuple[RunSpec, ForecastInputs]:
+    """Give a batch of 512 where there is room for 100: the tests' own process counts in both."""
     spec = resolve(validate({"model": "resnet18", "batch_size": 512}))
-    model = build_model(spec)
-    inputs = ForecastInputs(probe_steps(spec, model, SHAPES), SHAPES)
+    inputs = ForecastInputs(probe_steps(spec, build_model(spec), SHAPES), SHAPES)
     room_bytes = total_with_batch(100, spec, inputs)
-    return spec.model_copy(update={"memory_limit": room_bytes}), model, inputs
+    return spec.model_copy(update={"memory_limit": room_bytes}), inputs
 
 
-def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest():
-    spec, _, inputs = too_large_for_its_limit()
+def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest(too_large):
+    spec, inputs = too_large
     totals = [total_with_batch(size, spec, inputs) for size in (8, 64, 512)]
     assert totals == sorted(totals)
     largest = largest_batch(spec, inputs)
@@ -59,8 +65,8 @@ def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest():
     assert total_with_batch(largest, spec, inputs) <= aim_bytes < one_more
 
 
-def test_remedies_take_less_and_the_accumulated_batch_stays_the_same():
-    spec, _, inputs = too_large_for_its_limit()
+def test_remedies_take_less_and_the_accumulated_batch_stays_the_same(too_large):
+    spec, inputs = too_large
     found = remedies(spec, inputs, None)
     assert found
     now = forecast(spec, inputs).total_bytes

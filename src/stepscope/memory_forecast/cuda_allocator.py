@@ -32,13 +32,12 @@ _STEPS = 2
 
 @dataclass(eq=False)
 class _Piece:
-    """A block of a segment; the blocks of a segment are a linked list."""
+    """A block of a segment, which is the list of its blocks in order."""
 
     size_bytes: int
     small: bool
-    free: bool = False
-    before: _Piece | None = None
-    after: _Piece | None = None
+    segment: list[_Piece]
+    free: bool = True
 
 
 @dataclass
@@ -56,7 +55,6 @@ class CachingAllocator:
         if fitting:
             piece = min(fitting, key=lambda hole: hole.size_bytes)
             self._holes.remove(piece)
-            piece.free = False
         else:
             if small:
                 segment_bytes = _SMALL_SEGMENT_BYTES
@@ -64,40 +62,28 @@ class CachingAllocator:
                 segment_bytes = _MIDDLE_SEGMENT_BYTES
             else:
                 segment_bytes = _round_up(size_bytes, _LARGE_ROUND_BYTES)
-            piece = _Piece(segment_bytes, small)
-            self.reserved_bytes += piece.size_bytes
-        self._cut(piece, size_bytes)
+            piece = _Piece(segment_bytes, small, [])
+            piece.segment.append(piece)
+            self.reserved_bytes += segment_bytes
+        piece.free = False
+        rest_bytes = piece.size_bytes - size_bytes
+        if rest_bytes >= _ROUND_BYTES and (small or rest_bytes > _SMALL_BYTES):
+            piece.size_bytes = size_bytes
+            rest = _Piece(rest_bytes, small, piece.segment)
+            piece.segment.insert(piece.segment.index(piece) + 1, rest)
+            self._holes.append(rest)
         return piece
 
     def give_back(self, piece: _Piece) -> None:
         """Free a block and merge it with adjacent free blocks."""
-        for neighbour in (piece.before, piece.after):
-            if neighbour is not None and neighbour.free:
+        at = piece.segment.index(piece)
+        for neighbour in piece.segment[max(0, at - 1) : at + 2]:
+            if neighbour.free:
                 self._holes.remove(neighbour)
+                piece.segment.remove(neighbour)
                 piece.size_bytes += neighbour.size_bytes
-                if neighbour is piece.before:
-                    piece.before = neighbour.before
-                else:
-                    piece.after = neighbour.after
-        _link(piece)
         piece.free = True
         self._holes.append(piece)
-
-    def _cut(self, piece: _Piece, size_bytes: int) -> None:
-        rest_bytes = piece.size_bytes - size_bytes
-        if rest_bytes < _ROUND_BYTES or (not piece.small and rest_bytes <= _SMALL_BYTES):
-            return
-        rest = _Piece(rest_bytes, piece.small, True, piece, piece.after)
-        piece.size_bytes, piece.after = size_bytes, rest
-        _link(rest)
-        self._holes.append(rest)
-
-
-def _link(piece: _Piece) -> None:
-    if piece.before is not None:
-        piece.before.after = piece
-    if piece.after is not None:
-        piece.after.before = piece
 
 
 def _round_up(size_bytes: int, to_bytes: int) -> int:
