@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -76,9 +77,13 @@ NOT_HEAVY_WHEN_IMPORTED = frozenset(
 NEVER_HEAVY = frozenset({"records", "analyze", "report"} | BASE)
 
 
-def violations(source: str, package: str) -> list[str]:
-    """List the imports in `source`, a module of `package`, that the tables above forbid."""
-    tree = ast.parse(source)
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def violations(tree: ast.Module, package: str) -> list[str]:
+    """List the imports in a module of `package` that the tables above forbid."""
     at_module_level = set(map(id, _module_level(tree.body)))
     found = []
     for node in ast.walk(tree):
@@ -160,7 +165,7 @@ def test_every_import_is_in_the_table():
     assert [
         f"{file.relative_to(SOURCE)}, {found}"
         for file in MODULES
-        for found in violations(file.read_text(encoding="utf-8"), package_of(file))
+        for found in violations(parsed(file), package_of(file))
     ] == []
 
 
@@ -187,7 +192,7 @@ def test_no_file_name_occurs_twice():
 def test_no_class_name_occurs_twice():
     by_name = defaultdict(list)
     for file in MODULES:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.ClassDef):
                 by_name[node.name].append(str(file.relative_to(SOURCE)))
     assert {name: files for name, files in by_name.items() if len(files) > 1} == {}
@@ -198,7 +203,7 @@ def test_every_package_says_what_lives_in_it():
     silent = [
         str(folder.relative_to(SOURCE))
         for folder in folders
-        if not ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        if not ast.get_docstring(parsed(folder / "__init__.py"))
     ]
     assert silent == []
 
@@ -230,7 +235,7 @@ def file_of(name: str) -> tuple[Path, list[str]]:
 
 def is_defined(name: str) -> bool:
     file, inside = file_of(name)
-    body = ast.parse(file.read_text(encoding="utf-8")).body
+    body = parsed(file).body
     for part in inside:
         found = [
             node
@@ -278,7 +283,7 @@ def test_each_path_states_through_how_many_files_it_goes():
     ],
 )
 def test_a_planted_violation_is_seen(package, planted):
-    assert len(violations(planted, package)) == 1
+    assert len(violations(ast.parse(planted), package)) == 1
 
 
 @pytest.mark.parametrize(
@@ -292,7 +297,7 @@ def test_a_planted_violation_is_seen(package, planted):
     ],
 )
 def test_what_the_table_allows_is_no_violation(package, fine):
-    assert violations(fine, package) == []
+    assert violations(ast.parse(fine), package) == []
 
 
 def test_what_reads_or_supervises_runs_imports_neither_torch_nor_numpy():

@@ -211,16 +211,10 @@ def test_a_function_multiplies_as_often_as_its_layer(data):
 # --- networks of every kind -----------------------------------------------------------------------
 
 
-class Functions(nn.Module):
-    """Compute by a function that the test hands over."""
-
-    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], *weight: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(weight))
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x, self.weight)
+def functions(function: Callable[[Tensor, Tensor], Tensor], *weight: int) -> Net:
+    """Make a network that computes by a function of its input and a weight."""
+    parameter = nn.Parameter(torch.zeros(weight))
+    return Net(lambda net, x: function(x, net.weight), weight=parameter)
 
 
 @pytest.mark.parametrize(
@@ -235,21 +229,21 @@ class Functions(nn.Module):
     ],
 )
 def test_functions_are_counted_for_the_module_that_calls_them(function, weight, wanted):
-    network = count(nn.Sequential(Functions(function, *weight)), 4, 6)
+    network = count(nn.Sequential(functions(function, *weight)), 4, 6)
     assert by_name(network)["0"]["macs"] == network["macs"] == wanted
     assert network["not_counted"] == []
 
 
 def test_a_convolution_by_a_function_is_counted_and_told_of():
-    network = count(nn.Sequential(Functions(F.conv2d, 5, 3, 1, 1)), 3, 2, 2)
+    network = count(nn.Sequential(functions(F.conv2d, 5, 3, 1, 1)), 3, 2, 2)
     assert network["macs"] == 5 * 4 * 3
     assert network["convolutions"] == 0
     [told] = network["not_counted"]
-    assert told.startswith("0 (Functions) calls a convolution as a function")
+    assert told.startswith("0 (Net) calls a convolution as a function")
 
 
 def test_what_cannot_be_counted_is_named_and_is_not_zero():
-    own = Functions(lambda x, w: torch.linalg.inv(x.mT @ x + w.exp()), 4)
+    own = functions(lambda x, w: torch.linalg.inv(x.mT @ x + w.exp()), 4)
     pair = nn.Bilinear(4, 4, 2)
     network = count(Net(lambda net, x: net.pair(x, x) + net.own(x).sum(), pair=pair, own=own), 4)
     assert by_name(network)["pair"]["macs"] is None
@@ -257,7 +251,7 @@ def test_what_cannot_be_counted_is_named_and_is_not_zero():
     assert network["macs"] == 0
     assert [line.partition(":")[0] for line in network["not_counted"]] == [
         "multiply-adds of pair (Bilinear)",
-        "multiply-adds of own (Functions)",
+        "multiply-adds of own (Net)",
     ]
     assert "linalg_inv" in network["not_counted"][1]
 
@@ -370,16 +364,19 @@ def test_a_network_that_catches_the_failure_of_a_part_goes_on():
     assert network["macs"] == 16 + 8
 
 
-@pytest.mark.parametrize("given_back", [None, 7, "word", []])
-def test_a_network_that_gives_no_tensor_is_refused(given_back):
-    found = type(given_back).__name__
-    with pytest.raises(RequestError, match=rf"returns {found} .* wanted a tensor"):
-        count(Net(lambda net, x: given_back), 4)
-
-
-def test_an_exit_inside_a_network_is_a_failure_of_it():
-    with pytest.raises(RequestError, match="SystemExit: 3"):
-        count(Net(lambda net, x: sys.exit(3)), 4)
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        *(
+            (lambda given_back=given_back: given_back, f"returns {kind} .* wanted a tensor")
+            for given_back, kind in ((None, "NoneType"), (7, "int"), ("word", "str"), ([], "list"))
+        ),
+        (lambda: sys.exit(3), "SystemExit: 3"),
+    ],
+)
+def test_a_network_that_gives_no_tensor_or_exits_is_refused(answer, said):
+    with pytest.raises(RequestError, match=said):
+        count(Net(lambda net, x: answer()), 4)
 
 
 def test_the_state_of_an_optimiser_grows_with_the_gradients():

@@ -16,13 +16,21 @@ def load(train):
 
 
 def test_every_batch_is_loaded_and_nothing_is_done_with_it(load):
-    run = load(samples=200)
+    messages = []
+    run = load(samples=200, messages=messages)
     assert run.steps["samples"] == ([32] * 6 + [8]) * 2
     for phase in ("forward", "backward", "optimizer"):
         assert set(run.steps[f"{phase}_s"]) == {0.0}
     assert set(run.steps["loss"]) == {None}
     assert set(run.steps["detail"]) == {"full"}
     assert not (run.path / "checkpoint.pt").exists()
+    assert run.epochs["split"] == ["train", "train"]
+    assert run.epochs["samples"] == [200, 200]
+    assert set(run.epochs["loss"]) == set(run.epochs["accuracy"]) == {None}
+    assert all(rate > 0 for rate in run.epochs["samples_per_s"])
+    assert {message["type"] for message in messages} == {"forecast", "ready", "progress"}
+    last = [message for message in messages if message["type"] == "progress"][-1]
+    assert (last["done"], last["loss"], last["accuracy"]) == (1.0, None, None)
 
 
 def test_waits_work_and_transfers_are_measured_as_in_training(load):
@@ -33,14 +41,6 @@ def test_waits_work_and_transfers_are_measured_as_in_training(load):
         assert row["load_worker"] in (0, 1)
         known = row["data_s"] + row["transfer_s"] + row["other_s"]
         assert known == pytest.approx(row["step_s"], abs=1e-8)
-
-
-def test_each_epoch_has_its_row_and_nothing_is_tested(load):
-    run = load()
-    assert run.epochs["split"] == ["train", "train"]
-    assert run.epochs["samples"] == [192, 192]
-    assert set(run.epochs["loss"]) == set(run.epochs["accuracy"]) == {None}
-    assert all(rate > 0 for rate in run.epochs["samples_per_s"])
 
 
 def test_a_step_is_as_many_batches_as_an_optimiser_step_takes(load):
@@ -79,11 +79,3 @@ def test_its_summary_says_why_figures_of_a_network_are_not_there(load):
     assert summary["samples_per_s"] > 0
     assert summary["accounted_share"] == pytest.approx(1, abs=0.1)
     assert summary["dropped_epochs"] == [1]
-
-
-def test_progress_is_told_without_a_loss(load):
-    messages = []
-    load(messages=messages)
-    assert {message["type"] for message in messages} == {"forecast", "ready", "progress"}
-    last = [message for message in messages if message["type"] == "progress"][-1]
-    assert (last["done"], last["loss"], last["accuracy"]) == (1.0, None, None)

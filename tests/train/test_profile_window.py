@@ -85,19 +85,14 @@ def test_losses_and_weights_are_those_of_a_run_without_a_look(train, trained, se
     assert same_weights(run, without)
 
 
-def test_the_steps_that_are_looked_at_say_so_and_have_no_phases(train):
-    run = train(epochs=3, layers=4)  # 6 steps an epoch
-    assert looked_at(run) == [(2, step) for step in (2, 3, 4, 5)]
+def test_the_steps_that_are_looked_at_say_so_and_the_summary_is_of_the_others(train):
+    run = train(epochs=1, layers=2)  # 6 steps
+    assert looked_at(run) == [(1, 3), (1, 4)]
     for row in run.steps.rows():
         assert (row["forward_s"] is None) == (row["detail"] == "layers")
         assert row["step_s"] > 0
-
-
-def test_medians_shares_and_means_are_those_of_the_other_steps(train):
-    run = train(epochs=1, layers=2)
     phases = summarize(run, Measured())["phases"]
     full_s = [row["forward_s"] for row in run.steps.rows() if row["detail"] == "full"]
-    assert len(full_s) == 4
     assert phases["forward"]["mean_s"] == pytest.approx(sum(full_s) / 4)
     assert sum(phase["share"] for phase in phases.values()) == pytest.approx(1)
 
@@ -249,14 +244,6 @@ def test_the_steps_with_counters_are_marked_and_counted_by_phase(
     phases = seen["counters"]["phases"]
     assert set(phases) == {"data", "forward", "backward", "optimizer"}
     assert all(phase["task_clock_ns"] > 0 for phase in phases.values())
-    counters.close()
-
-
-def test_a_run_without_room_for_a_look_says_so(tmp_path: Path, counters: Counters) -> None:
-    view = look(tmp_path, counters, ProfilePosition(), steps=2)
-    seen = seen_inside(view, ASKED, counters)
-    assert list(seen) == ["absent"]
-    assert "3 steps or more" in seen["absent"]["counters"]
     counters.close()
 
 
