@@ -20,7 +20,7 @@ from stepscope.cli.streams import AsJson, print_answer
 from stepscope.cli.sweep import place_to_go_on, read_place, runner_at
 from stepscope.errors import RequestError, require_packages
 from stepscope.experiments.search import search_run
-from stepscope.experiments.search.search_budget import read_budget
+from stepscope.experiments.search.proposals import read_budget
 from stepscope.models import registry
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep, load_sweep

@@ -9,8 +9,7 @@ from search_estimate import ALL_NAMED, cost
 
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments.search import proposals
-from stepscope.experiments.search.proposals import Asked, propose
-from stepscope.experiments.search.search_budget import SearchBudget, read_budget
+from stepscope.experiments.search.proposals import Asked, SearchBudget, propose, read_budget
 from stepscope.experiments.search.search_space import Space, check_space
 from stepscope.models.efficient_design import read_design
 

@@ -20,13 +20,8 @@ from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.analyze.search_result import designs_of, rejected_of
 from stepscope.errors import AnswerIsNo, Interrupted, RequestError
 from stepscope.experiments.search import search_run
-from stepscope.experiments.search.search_budget import SearchBudget
-from stepscope.experiments.search.search_run import (
-    better_half,
-    check_rungs,
-    in_last_rung,
-    rung_epochs,
-)
+from stepscope.experiments.search.proposals import SearchBudget
+from stepscope.experiments.search.search_run import check_rungs, rung_epochs
 from stepscope.experiments.sweep_run import SweepInterrupted
 from stepscope.experiments.workload import TrainingWorkload
 from stepscope.models.efficient_design import read_design
@@ -48,24 +43,6 @@ def test_rungs_end_with_the_epochs_asked_for_and_halve_downwards(designs, epochs
     assert rungs == sorted(set(rungs))
     assert len(rungs) <= designs.bit_length()
     assert all(low == max(1, high // 2) for low, high in pairwise(rungs))
-
-
-@given(st.lists(st.none() | st.floats(0, 1)))
-def test_the_better_half_is_no_worse_than_who_is_out(values):
-    kept = better_half(list(enumerate(values)))
-    assert len(kept) == min(-(-len(values) // 2), sum(value is not None for value in values))
-    places = {place for place, _ in kept}
-    out = [value for place, value in enumerate(values) if place not in places]
-    worst = min((value for _, value in kept), default=0.0)
-    assert all(value is None or value <= worst for value in out) or not kept
-
-
-@given(st.integers(1, 300), st.integers(1, 300))
-def test_as_many_reach_the_last_rung_as_halving_leaves(designs, epochs):
-    rungs, left = rung_epochs(designs, epochs), [(place, 0.0) for place in range(designs)]
-    for _ in rungs[1:]:
-        left = better_half(left)
-    assert in_last_rung(designs, len(rungs)) == len(left)
 
 
 @pytest.mark.parametrize("finals", [0, 3, 99])

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from stepscope.analyze.search_result import merit
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments import sweep_run
 from stepscope.experiments.runners.runner import HERE, Runner
-from stepscope.experiments.search.proposals import Asked, Figures, propose
-from stepscope.experiments.search.search_budget import SearchBudget
+from stepscope.experiments.search.proposals import Asked, Figures, SearchBudget, propose
 from stepscope.experiments.search.search_space import check_space, space_of
 from stepscope.experiments.sweep_run import SweepListener, SweepRequest, TrialBench
 from stepscope.experiments.workload import TrainingWorkload, dataset_of
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from stepscope.data.dataset import DataSet
 
 
-Candidate = TypeVar("Candidate")
 # Model, shape and classes as flags would give them, spatial factors, accelerator.
 EstimateModel = Callable[[str, str | None, str | None, str, str], NetworkEstimate]
 Judged = tuple[DesignProposal, float | None]  # and its accuracy, if known
@@ -55,16 +53,9 @@ def rung_epochs(designs: int, epochs: int) -> list[int]:
     return sorted({max(1, epochs >> halved) for halved in range(halvings + 1)})
 
 
-def in_last_rung(designs: int, rungs: int) -> int:
-    """Return how many designs reach the last rung."""
-    for _ in range(rungs - 1):
-        designs = -(-designs // 2)
-    return designs
-
-
 def check_rungs(rungs: Sequence[int], designs: int, finals: int, max_steps: int | None) -> None:
     """Refuse to test more designs than are left, and rungs that all train equally long."""
-    left = in_last_rung(designs, len(rungs))
+    left = -(-designs // 2 ** (len(rungs) - 1))
     if not 1 <= finals <= left:
         raise RequestError(
             f"finals: wanted 1 to {left}, as many of the {designs} trials as reach the last rung, "
@@ -75,15 +66,6 @@ def check_rungs(rungs: Sequence[int], designs: int, finals: int, max_steps: int 
             f"max_steps: {max_steps} would end the trainings of {rungs[0]} and of {rungs[-1]} "
             "epochs alike. Leave it out, or search with --epochs 1."
         )
-
-
-def better_half(
-    judged: Sequence[tuple[Candidate, float | None]],
-) -> list[tuple[Candidate, float]]:
-    """Return the better half, rounded up, the best first; of equals the first is in."""
-    known = [(candidate, value) for candidate, value in judged if value is not None]
-    ranked = sorted(known, key=lambda each: each[1], reverse=True)
-    return ranked[: -(-len(judged) // 2)]
 
 
 # --- The search, written as if it were never stopped: what is recorded is not repeated
@@ -112,13 +94,10 @@ class DesignSearch:
         first, *longer = info["rungs"]
         judged = self._first_rung(info, first)
         for rung, epochs in enumerate(longer, 2):
-            self._refuse_nothing(judged)
-            better = [proposal for proposal, _ in better_half(_best_first(judged))]
-            again = [proposal for proposal, _ in judged if proposal in better]
+            better = self._best_first(judged)[: -(-len(judged) // 2)]
+            again = [proposal for proposal, accuracy in judged if (proposal, accuracy) in better]
             judged = self._train(again, epochs, rung)
-        self._refuse_nothing(judged)
-        chosen = [each for each in _best_first(judged) if each[1] is not None]
-        finals = [self._test(each, info) for each in chosen[: info["finals"]]]
+        finals = [self._test(each, info) for each in self._best_first(judged)[: info["finals"]]]
         if all(trial.status != schema.COMPLETED for trial in finals):
             raise AnswerIsNo(f"no chosen design could be tested: {finals[0].reason}")
 
@@ -187,17 +166,14 @@ class DesignSearch:
         assert isinstance(workload, TrainingWorkload), "a search trains networks of ours"
         return workload
 
-    def _refuse_nothing(self, judged: list[Judged]) -> None:
-        if any(accuracy is not None for _, accuracy in judged):
-            return
-        trials = [each for each in load_sweep(self.bench.folder.path).trials if each.reason]
-        why = trials[-1].reason if trials else "none was completed"
-        raise AnswerIsNo(f"no design could be trained: {why}")
-
-
-def _best_first(judged: list[Judged]) -> list[Judged]:
-    """Order designs, the first proposed of equals first."""
-    return sorted(judged, key=lambda each: merit(each[1], each[0]["figures"]["energy_mj"]))
+    def _best_first(self, judged: list[Judged]) -> list[Judged]:
+        """Order the designs with a result, of equals the first proposed; refuse none."""
+        known = [each for each in judged if each[1] is not None]
+        if not known:
+            trials = [each for each in load_sweep(self.bench.folder.path).trials if each.reason]
+            why = trials[-1].reason if trials else "none was completed"
+            raise AnswerIsNo(f"no design could be trained: {why}")
+        return sorted(known, key=lambda each: merit(each[1], each[0]["figures"]["energy_mj"]))
 
 
 KIND = "search"
