@@ -11,12 +11,11 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Protocol, cast
 
 from stepscope.analyze.sweep_summary import metrics
@@ -88,18 +87,22 @@ class TrialBench:
             self.folder.close(status=schema.COMPLETED, process=None)
 
     def make_missing(self) -> None:
-        """Make every planned trial without a result; none if one of them could only fail."""
-        trials, clock = load_sweep(self.folder.path).trials, _TrialClock()
+        """Make every planned trial without a result; none if one of them could only fail.
+
+        The time left is estimated from the mean time of the trials so far.
+        """
+        trials, began_s = load_sweep(self.folder.path).trials, time.monotonic()
         missing = {trial.index: trial for trial in trials if trial.is_missing}
+        planned = len(missing)
         self.runner.check(self.workload, [trial.values for trial in missing.values()])
 
         def show(trial: Trial) -> None:
-            self.listener.trying(trial, len(trials), clock.left_s(missing.values()))
-            clock.begin(trial)
+            done, took_s = planned - len(missing), time.monotonic() - began_s
+            left_s = len(missing) * took_s / done if done else None
+            self.listener.trying(trial, len(trials), left_s)
 
         with closing(self._make(list(missing.values()), show)) as ended:
             for trial in ended:
-                clock.end(trial)
                 del missing[trial.index]
 
     def have(self, settings: Sequence[Mapping[str, SettingValue]], repeat: int) -> list[Trial]:
@@ -158,10 +161,9 @@ class TrialBench:
         One that was asked to stop and failed has none: resuming the sweep makes it again.
         """
         recorded = (path / schema.RUN).is_file()
-        cut_short = outcome.asked_to_stop and outcome.status != schema.COMPLETED
         return replace(
             trial,
-            status=schema.INTERRUPTED if cut_short else outcome.status,
+            status=schema.INTERRUPTED if outcome.was_cut_short else outcome.status,
             reason=outcome.reason,
             exit_code=outcome.exit_code,
             run=self._name(path) if recorded else None,
@@ -170,29 +172,6 @@ class TrialBench:
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.folder.path.resolve()))
-
-
-@dataclass
-class _TrialClock:
-    """Durations of trials by setting, to estimate the time left."""
-
-    took_s: dict[str, list[float]] = field(default_factory=dict)
-    began: dict[int, float] = field(default_factory=dict)
-
-    def begin(self, trial: Trial) -> None:
-        self.began[trial.index] = time.monotonic()
-
-    def end(self, trial: Trial) -> None:
-        took_s = time.monotonic() - self.began.pop(trial.index)
-        self.took_s.setdefault(str(trial.values), []).append(took_s)
-
-    def left_s(self, trials: Iterable[Trial]) -> float | None:
-        """Estimate the time for trials, as many of them at once as now."""
-        if not self.took_s:
-            return None
-        all_s = fmean(each for taken in self.took_s.values() for each in taken)
-        work_s = sum(fmean(self.took_s.get(str(trial.values)) or [all_s]) for trial in trials)
-        return work_s / (len(self.began) + 1)
 
 
 RESUMABLE = ("sweep", "search", "scale")

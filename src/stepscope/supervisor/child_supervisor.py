@@ -74,6 +74,11 @@ class Outcome:
     forecast: MemoryForecast | None = None
     asked_to_stop: bool = False  # it may have ended for another reason
 
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether it was asked to stop before it was complete."""
+        return self.asked_to_stop and self.status != schema.COMPLETED
+
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedProcess(ABC):

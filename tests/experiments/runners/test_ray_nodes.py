@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from stepscope import __version__
 from stepscope.experiments.runners import ray_task
 from stepscope.experiments.runners.ray_cluster import Node, NodePool, _look
-from stepscope.experiments.runners.ray_runner import PendingRounds, _Work
-from stepscope.experiments.runners.ray_task import Parcel, Refusal, Task, pack, unpack
+from stepscope.experiments.runners.ray_runner import _Work
+from stepscope.experiments.runners.ray_task import Parcel, Refusal, pack, unpack
 from stepscope.experiments.runners.runner import (
     HERE,
     Here,
@@ -33,8 +33,9 @@ from stepscope.records.sweep_folder import Trial
 from stepscope.supervisor.child_supervisor import Outcome
 
 TRAINING = TrainingWorkload({"samples": 64, "batch_size": 32}, quick=True)
-FAST, ALSO_FAST, SLOW = (
-    Node(name, name, kind, 1.0, 0.0) for name, kind in (("a", "fast"), ("b", "fast"), ("c", "slow"))
+FAST, ALSO_FAST, SLOW, OLD = (
+    Node(name, name, kind, 1.0, 0.0)
+    for name, kind in (("a", "fast"), ("b", "fast"), ("c", "slow"), ("d", "old"))
 )
 WHY = Refusal("its disk is full.", 5)
 
@@ -60,8 +61,7 @@ def work_of(
     pool: NodePool, planned: list[PlannedTrial], *, mix_nodes: bool = False
 ) -> tuple[_Work, list[str]]:
     said: list[str] = []
-    rounds = PendingRounds.of(planned)
-    return _Work(TRAINING, pool, rounds, lambda trial: None, said.append, mix_nodes), said
+    return _Work(TRAINING, pool, planned, lambda trial: None, said.append, mix_nodes), said
 
 
 def asked(
@@ -178,8 +178,7 @@ class Written:
 def test_a_node_whose_disk_is_full_refuses_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     # Making a trial sets free how many threads there are, which is not for the tests after it.
     monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
-    task = Task("trial", Written(Path("/dev/full")), {}, "nowhere", None)
-    said = ray_task.make(task)
+    said = ray_task.make(Written(Path("/dev/full")), {}, "trial", "nowhere", None)
     assert isinstance(said, Refusal)
     assert said.exit_code == 5
     assert "No space left on device" in said.message
@@ -207,34 +206,35 @@ def test_twins_whose_firmware_keeps_more_memory_are_of_one_kind() -> None:
 @given(
     rounds=st.integers(1, 5),
     settings=st.integers(1, 4),
-    turns=st.lists(st.sampled_from(["fast", "slow", "old"]), max_size=60),
+    turns=st.lists(st.sampled_from([FAST, SLOW, OLD]), max_size=60),
 )
 def test_a_round_stays_with_one_kind_and_every_trial_is_handed_out_once(
-    rounds: int, settings: int, turns: list[str]
+    rounds: int, settings: int, turns: list[Node]
 ) -> None:
-    waiting = PendingRounds.of(planned_trials(rounds, settings))
-    kinds = ["fast", "slow", "old"]
+    nodes = [FAST, SLOW, OLD]
+    work, _ = work_of(pool_of(*nodes), planned_trials(rounds, settings))
     taken = [
-        (kind, planned) for kind in [*turns, *kinds * 20] if (planned := waiting.take(kind, kinds))
+        (node.kind, planned.trial)
+        for node in [*turns, *nodes * 20]
+        if (planned := work._take(node)) is not None
     ]
-    assert sorted(planned.trial.index for _, planned in taken) == list(range(rounds * settings))
+    assert sorted(trial.index for _, trial in taken) == list(range(rounds * settings))
     for round_ in range(1, rounds + 1):
-        assert len({kind for kind, planned in taken if planned.trial.repeat == round_}) == 1
+        assert len({kind for kind, trial in taken if trial.repeat == round_}) == 1
 
 
 def test_the_rest_of_a_round_is_for_others_when_its_kind_is_gone() -> None:
-    waiting = PendingRounds.of(planned_trials(1, 3))
-    lost = waiting.take("fast", ["fast", "slow"])
-    assert lost is not None
-    assert waiting.take("slow", ["fast", "slow"]) is None
-    waiting.give_back(lost)
-    assert waiting.take("slow", ["slow"]) == lost
-    assert waiting.take("slow", ["slow"]) is not None
+    pool = pool_of(FAST, SLOW)
+    work, _ = work_of(pool, planned_trials(1, 3))
+    assert work._take(FAST) is not None
+    assert work._take(SLOW) is None
+    del pool.kind_of[FAST.id]
+    assert work._take(SLOW) is not None
 
 
 def test_a_round_that_was_begun_before_goes_on_with_its_kind() -> None:
-    waiting = PendingRounds.of(planned_trials(2, 2, {1: "slow"}))
-    taken = waiting.take("fast", ["fast", "slow"])
+    work, _ = work_of(pool_of(FAST, SLOW), planned_trials(2, 2, {1: "slow"}))
+    taken = work._take(FAST)
     assert taken is not None
     assert taken.trial.repeat == 2
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from stepscope.experiments.runners.ray_cluster import (
     in_short,
     on_node,
 )
-from stepscope.experiments.runners.ray_task import Delivery, Refusal, Task, unpack
+from stepscope.experiments.runners.ray_task import Refusal, unpack
 from stepscope.experiments.runners.runner import Begin, PlannedTrial
 from stepscope.experiments.workload import Workload
 from stepscope.records import schema
@@ -34,43 +34,6 @@ from stepscope.records.sweep_folder import Trial
 from stepscope.records.types import SettingValue
 from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.supervisor.signals import stop_signals
-
-
-@dataclass
-class PendingRounds:
-    """Trials that wait for a node, and the kind of node of each round."""
-
-    waiting: list[PlannedTrial]
-    kind_of_round: dict[int, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, planned_trials: Sequence[PlannedTrial]) -> PendingRounds:
-        """Queue the trials; a round that was started earlier stays with its kind of node."""
-        begun = {each.trial.repeat: each.node_kind for each in planned_trials}
-        return cls(list(planned_trials), {number: kind for number, kind in begun.items() if kind})
-
-    def take(
-        self, kind: str, kinds: Iterable[str], not_those: Collection[int] = ()
-    ) -> PlannedTrial | None:
-        """Hand out a trial to a node of this kind; None if other kinds have the rest.
-
-        `kinds` are those that exist now; this node leaves the trials `not_those` to others.
-        """
-        there = {*kinds, kind}
-        free = [planned for planned in self.waiting if planned.trial.index not in not_those]
-        held_by = {each.trial.index: self.kind_of_round.get(each.trial.repeat) for each in free}
-        own = [each for each in free if held_by[each.trial.index] == kind]
-        unclaimed = [each for each in free if held_by[each.trial.index] not in there]
-        found = next(iter(own + unclaimed), None)
-        if found is not None:
-            self.waiting.remove(found)
-            self.kind_of_round[found.trial.repeat] = kind
-        return found
-
-    def give_back(self, planned: PlannedTrial) -> None:
-        """Take back a trial whose node was lost; it is the next to be made."""
-        self.waiting.insert(0, planned)
-
 
 _LOOK_EVERY_S = 1.0
 _GRACE_S = 10.0  # for cancelled trials to end
@@ -117,12 +80,11 @@ class OnRay:
         if not planned_trials:
             return
         self.pool.ask_for(workload, [planned.trial.values for planned in planned_trials])
-        rounds = PendingRounds.of(planned_trials)
         say = planned_trials[0].trial_request.listener.output
-        work = _Work(workload, self.pool, rounds, begin, say, self.mix_nodes)
+        work = _Work(workload, self.pool, list(planned_trials), begin, say, self.mix_nodes)
         with stop_signals(pausing=False) as signals:
             try:
-                while rounds.waiting or work.under_way:
+                while work.waiting or work.under_way:
                     work.hand_out()
                     yield from work.wait()
                     if signals.stops:
@@ -133,17 +95,25 @@ class OnRay:
 
 @dataclass
 class _Work:
-    """Trials that wait or run, each with its node; `lost_on` are nodes that lost a trial."""
+    """Trials that wait or run, each with its node.
+
+    A round stays with its `kind_of_round`; `lost_on` are nodes that lost a trial.
+    """
 
     workload: Workload
     pool: NodePool
-    rounds: PendingRounds
+    waiting: list[PlannedTrial]
     begin: Begin
     say: Callable[[str], None]
     mix_nodes: bool
+    kind_of_round: dict[int, str] = field(init=False)
     under_way: dict[Any, tuple[PlannedTrial, Node]] = field(default_factory=dict)
     lost_on: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     last_node_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        begun = {each.trial.repeat: each.node_kind for each in self.waiting}
+        self.kind_of_round = {number: kind for number, kind in begun.items() if kind}
 
     def hand_out(self) -> None:
         """Give every free node a trial; raise MachineError after a minute without nodes."""
@@ -164,26 +134,38 @@ class _Work:
                     self._start(planned, node)
 
     def _take(self, node: Node) -> PlannedTrial | None:
-        kind, kinds = node.kind, self.pool.kinds(time.monotonic())
+        """Take a trial for a node: of a round of its kind, else of one whose kind is gone.
+
+        A trial that was lost on this node is left to the others.
+        """
+        kind, kinds = node.kind, {node.kind, *self.pool.kinds(time.monotonic())}
         others = [each for each in self.pool.ready.values() if each.kind == kind or self.mix_nodes]
         if self.mix_nodes:
-            kind, kinds = _ANY_KIND, []
-        left_to_others = {
-            index
-            for index, lost_on in self.lost_on.items()
-            if node.id in lost_on and any(other.id not in lost_on for other in others)
-        }
-        return self.rounds.take(kind, kinds, left_to_others)
+            kind, kinds = _ANY_KIND, {_ANY_KIND}
+        own, unclaimed = [], []
+        for planned in self.waiting:
+            lost_on = self.lost_on[planned.trial.index]
+            if node.id in lost_on and any(other.id not in lost_on for other in others):
+                continue
+            held_by = self.kind_of_round.get(planned.trial.repeat)
+            if held_by == kind:
+                own.append(planned)
+            elif held_by not in kinds:
+                unclaimed.append(planned)
+        found = next(iter(own + unclaimed), None)
+        if found is not None:
+            self.waiting.remove(found)
+            self.kind_of_round[found.trial.repeat] = kind
+        return found
 
     def _start(self, planned: PlannedTrial, node: Node) -> None:
         trial = replace(planned.trial, node=node.name, node_kind=node.kind)
         planned = replace(planned, trial=trial)
         self.begin(trial)
-        asked = planned.trial_request
-        here = str(Path.cwd())
-        task = Task(asked.path.name, self.workload, trial.values, here, asked.time_limit_s)
+        asked, here = planned.trial_request, str(Path.cwd())
         make = on_node(ray_task.make, node.id, num_cpus=node.cpus, num_gpus=node.gpus)
-        self.under_way[make.remote(task)] = (planned, node)
+        answer = make.remote(self.workload, trial.values, asked.path.name, here, asked.time_limit_s)
+        self.under_way[answer] = (planned, node)
 
     def wait(self) -> Iterator[tuple[Trial, Outcome]]:
         """Wait up to a second for trials to end, and give those that did."""
@@ -206,18 +188,19 @@ class _Work:
                 raise
             except ray.exceptions.RayError as error:
                 said = Refusal(in_short(error), MachineError.exit_code)
-            if isinstance(said, Delivery) and said.was_cut_short:
+            if not isinstance(said, Refusal) and said[0].was_cut_short:
                 said = Refusal("the node was asked to stop.", MachineError.exit_code)
             if isinstance(said, Refusal):
                 yield from self._again(planned, node, said)
                 continue
+            outcome, record = said
             path = planned.trial_request.path
-            if said.record is not None:
-                unpack(said.record, path)
-                if said.record.left_behind:
-                    left = {"node": node.name, "files": list(said.record.left_behind)}
-                    RunFolder(path).add_event("left_behind", said.outcome.wall_s, **left)
-            yield planned.trial, replace(said.outcome, asked_to_stop=False)
+            if record is not None:
+                unpack(record, path)
+                if record.left_behind:
+                    left = {"node": node.name, "files": list(record.left_behind)}
+                    RunFolder(path).add_event("left_behind", outcome.wall_s, **left)
+            yield planned.trial, replace(outcome, asked_to_stop=False)
 
     def _again(
         self, planned: PlannedTrial, node: Node, why: Refusal
@@ -227,7 +210,7 @@ class _Work:
         lost_on = self.lost_on[planned.trial.index]
         lost_on.append(node.id)
         if len(lost_on) < _MOST_LOSSES:
-            self.rounds.give_back(planned)
+            self.waiting.insert(0, planned)  # it is the next to be made
             lost = f"trial {planned.trial.index + 1} was lost on {node.name}"
             self.say(f"{lost} and is repeated: {why.message}")
             return

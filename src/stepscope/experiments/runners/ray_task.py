@@ -72,30 +72,6 @@ class Refusal:
     exit_code: int
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """How a trial ended, and its record; None if it could not start."""
-
-    outcome: Outcome
-    record: Parcel | None
-
-    @property
-    def was_cut_short(self) -> bool:
-        """Whether the node was asked to stop; the sweep itself was not."""
-        return self.outcome.asked_to_stop and self.outcome.status != schema.COMPLETED
-
-
-@dataclass(frozen=True)
-class Task:
-    """A trial for a node; `name` is its folder's, `directory` where the sweep was started."""
-
-    name: str
-    workload: Workload
-    values: Mapping[str, SettingValue]
-    directory: str
-    time_limit_s: float | None
-
-
 def check(
     workload: Workload, settings: Sequence[Mapping[str, SettingValue]], directory: str
 ) -> Refusal | None:
@@ -109,18 +85,26 @@ def check(
     return None
 
 
-def make(task: Task) -> Delivery | Refusal:
-    """Make a trial in a temporary folder, and return its record; refuse if the disk is full."""
-    _enter(task.directory)
+def make(
+    workload: Workload,
+    values: Mapping[str, SettingValue],
+    name: str,
+    directory: str,
+    time_limit_s: float | None,
+) -> tuple[Outcome, Parcel | None] | Refusal:
+    """Make a trial in a temporary folder; return its outcome and its record, if it could start.
+
+    `name` is its folder's, `directory` where the sweep was started. Refuse if the disk is full.
+    """
+    _enter(directory)
     # Torch chooses the threads, unless the user set them for the node: Ray limits them later.
     if _SET_BY_RAY not in psutil.Process().environ():
         os.environ.pop(_SET_BY_RAY, None)
     try:
         with temporary_folder(Path(tempfile.gettempdir())) as folder:
-            path = Path(folder) / task.name
-            trial_request = TrialRequest(path, SilentListener(), task.time_limit_s)
-            outcome = task.workload.run(task.values, trial_request)
-            return Delivery(outcome, pack(path) if path.is_dir() else None)
+            path = Path(folder) / name
+            outcome = workload.run(values, TrialRequest(path, SilentListener(), time_limit_s))
+            return outcome, pack(path) if path.is_dir() else None
     except StepscopeError as error:
         return Refusal(str(error), error.exit_code)
     except OSError as error:
