@@ -14,7 +14,7 @@ import psutil
 import pytest
 from scripted_device_memory import MIB, ScriptedMemory
 
-from stepscope.experiments import max_batch_trials, trial
+from stepscope.experiments import max_batch_trials
 from stepscope.experiments.trial import SilentListener
 from stepscope.hardware.cgroup import ControlGroup
 from stepscope.memory_forecast.fit_check import check_fit
@@ -27,6 +27,7 @@ from stepscope.report.charts.run_charts import bill_waterfalls, memory_by_time
 from stepscope.report.terminal.run_tables import about_forecast, bill_table
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
+from stepscope.supervisor import start_run
 from stepscope.supervisor.memory_guard import MemoryLimit, MemoryWatch
 from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.train_child import TrainingProcess
@@ -247,7 +248,7 @@ def test_fit_holds_the_devices_peak_against_the_devices_limit(
         max_batch_trials, "forecast", lambda spec, fork_server: bill_on(device, spec)
     )
     monkeypatch.setattr(
-        trial,
+        start_run,
         "TrainingProcess",
         lambda **named: OnScriptedDevice(**named, device=device),
     )

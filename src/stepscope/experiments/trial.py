@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -26,7 +27,7 @@ from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.memory_guard import Action, holding
 from stepscope.supervisor.run_lifecycle import run_to_end
-from stepscope.supervisor.train_child import TrainingProcess
+from stepscope.supervisor.start_run import training_of
 from stepscope.supervisor.warm_start import ForkServer
 from stepscope.units import format_bytes
 
@@ -62,58 +63,46 @@ def try_out(
     `limit` is that of the `pool` whose peak and forecast are returned.
     """
     preflight.require_one_process(spec, "a trial of its memory")
+    judged = partial(
+        BatchTrial,
+        batch_size=spec.batch_size,
+        accumulate=spec.accumulate,
+        checkpoint_activations=spec.checkpoint_activations,
+    )
     with temporary_folder(Path(spec.out)) as out:
         spec = spec.model_copy(update={"name": "trial", "out": out})
         try:
             preflight.check(spec)
         except MachineError as error:  # /dev/shm is too small for the batches of the workers
-            return BatchTrial(
-                spec.batch_size,
-                False,
-                accumulate=spec.accumulate,
-                checkpoint_activations=spec.checkpoint_activations,
-                status=schema.OUT_OF_MEMORY,
-                reason=str(error),
-                exit_code=4,
-            )
+            reason = str(error)
+            return judged(fits=False, status=schema.OUT_OF_MEMORY, reason=reason, exit_code=4)
         made = run_folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as held:
-            supervised = TrainingProcess(
-                folder=made,
-                options=ProcessOptions(force=True),
-                has_workers=spec.workers > 0,
-                memory_limit=held,
-                fork_server=fork_server,
+            training = training_of(
+                made, spec, held, ProcessOptions(force=True), fork_server=fork_server
             )
-            outcome = run_to_end(made, supervised, SilentListener())
+            outcome = run_to_end(made, training, SilentListener())
         if outcome.status == schema.INTERRUPTED:
             raise Interrupted("interrupted")
-        return _judge(spec, limit, pool, load_run(made.path), outcome.exit_code)
-
-
-def _judge(spec: RunSpec, limit: Limit, pool: str, run: Run, exit_code: int) -> BatchTrial:
-    """Return whether a recorded run fits, with the figures of one pool."""
-    bill = run.summary.get("memory_bill")
-    seen = bill.get("pools", {}).get(pool) if bill else None
-    peak = seen["peak_bytes"] if seen else None
-    if pool == "host":
-        peak = run.summary.get("peak_memory_bytes")
-    reason: str | None = run.info.get("reason")
-    if run.status == schema.OUT_OF_MEMORY and reason:
-        reason = reason.partition(". ")[0]  # without its advice, which is only a forecast
-    if run.status == schema.COMPLETED:
-        reason = why_not(run, limit, peak)
-    return BatchTrial(
-        spec.batch_size,
-        run.status == schema.COMPLETED and reason is None,
-        peak,
-        seen["total_bytes"] if seen else None,
-        spec.accumulate,
-        spec.checkpoint_activations,
-        run.status,
-        reason,
-        exit_code,
-    )
+        run = load_run(made.path)
+        bill = run.summary.get("memory_bill")
+        seen = bill.get("pools", {}).get(pool) if bill else None
+        peak = seen["peak_bytes"] if seen else None
+        if pool == "host":
+            peak = run.summary.get("peak_memory_bytes")
+        completed, reason = run.status == schema.COMPLETED, run.info.get("reason")
+        if run.status == schema.OUT_OF_MEMORY and reason:
+            reason = reason.partition(". ")[0]  # without its advice, which is only a forecast
+        if completed:
+            reason = why_not(run, limit, peak)
+        return judged(
+            fits=completed and reason is None,
+            peak_memory_bytes=peak,
+            forecast_bytes=seen["total_bytes"] if seen else None,
+            status=run.status,
+            reason=reason,
+            exit_code=outcome.exit_code,
+        )
 
 
 def why_not(run: Run, limit: Limit, peak_bytes: int | None) -> str | None:
