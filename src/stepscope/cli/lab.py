@@ -15,8 +15,7 @@ from stepscope.cli.settings_flags import SettingsToo, count
 from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments.labs import lab_runner
-from stepscope.experiments.labs.lab_plan import LabRequest
-from stepscope.experiments.labs.lab_sheet import Sheet, read_sheet
+from stepscope.experiments.labs.lab_plan import LabRequest, Sheet, read_sheet
 from stepscope.records.types import LabAnswer, LabsAnswer
 from stepscope.report.terminal.lab_tables import (
     charts_of,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from machine_trees import JETSON_XAVIER_NX, RASPBERRY_PI, VIRTUAL_MACHINE, write_tree
 
-from stepscope.experiments.labs.board_protocol import not_fixed
+from stepscope.experiments.labs.lab_trials import not_fixed
 
 
 def missing(root: Path) -> dict[str, str]:

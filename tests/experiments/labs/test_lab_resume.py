@@ -11,8 +11,7 @@ from quiet_lab import QuietListener
 
 from stepscope.errors import Interrupted, RequestError
 from stepscope.experiments.labs import lab_runner
-from stepscope.experiments.labs.lab_plan import LabRequest
-from stepscope.experiments.labs.lab_sheet import read_sheet
+from stepscope.experiments.labs.lab_plan import LabRequest, read_sheet
 
 SHEET = read_sheet("batch-norm")
 

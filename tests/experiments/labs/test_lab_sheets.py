@@ -15,8 +15,13 @@ from quiet_lab import run_quietly
 from stepscope.errors import RequestError
 from stepscope.experiments.labs import lab_answers, lab_runner
 from stepscope.experiments.labs.lab_answers import one_worker_and_more
-from stepscope.experiments.labs.lab_plan import LabRequest, make_plan
-from stepscope.experiments.labs.lab_sheet import Setting, read_sheet, sheet_names
+from stepscope.experiments.labs.lab_plan import (
+    LabRequest,
+    Setting,
+    make_plan,
+    read_sheet,
+    sheet_names,
+)
 from stepscope.experiments.labs.lab_trials import (
     SettingTrials,
     SheetTrials,

@@ -186,12 +186,14 @@ def test_gradients_stepped_inside_backward_train_the_same():
         try_steps(several, {**asked, "step_in_backward": True})
 
 
-def test_lab_memory_has_a_bill_phases_and_what_was_tried():
+def test_lab_memory_has_a_bill_phases_and_what_was_tried(monkeypatch):
     remedies = [
         Remedy("accumulate gradients", "", settings={"batch_size": 16, "accumulate": 4}),
         Remedy("recompute activations", "", settings={"checkpoint_activations": True}),
     ]
-    finding = memory_lab.run_lab(validate(TINY), QuietListener(), rounds=1, remedies=remedies)
+    monkeypatch.setattr(memory_lab, "ROUNDS", 1)
+    monkeypatch.setattr(memory_lab, "remedies_for", lambda spec: remedies)
+    finding = memory_lab.run_lab(validate(TINY), QuietListener())
     found = json.loads(json.dumps(finding))
     bill = found["bill"]
     assert bill["total_bytes"] == sum(item["bytes"] for item in bill["items"].values())

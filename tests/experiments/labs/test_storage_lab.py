@@ -26,8 +26,7 @@ from stepscope.data.object_store.store_client import ObjectStore
 from stepscope.data.object_store.store_url import Address
 from stepscope.errors import DataError, MachineError, RequestError
 from stepscope.experiments.labs import lab_runner
-from stepscope.experiments.labs.lab_plan import LabRequest, make_plan
-from stepscope.experiments.labs.lab_sheet import read_sheet
+from stepscope.experiments.labs.lab_plan import LabRequest, make_plan, read_sheet
 from stepscope.experiments.labs.procedures import storage_lab
 from stepscope.experiments.labs.procedures.storage_lab import PREFIX, serving, stock
 from stepscope.report.terminal.lab_tables import charts_of
@@ -207,7 +206,11 @@ def test_data_that_no_store_takes_is_refused(tmp_path: Path):
 
 
 def times(place, total_s, *, workers=0, loading_s=0.0, access=None, download_s=None):
-    return storage_lab.PlaceTimes(place, access, workers, total_s, loading_s, 0.001, download_s)
+    """Return the row of a place."""
+    tried = f"{place} with {workers} workers"
+    epoch = {"total_s": total_s, "loading_s": loading_s, "request_p50_s": 0.001}
+    about = {"place": place, "workers": workers, "tried": tried}
+    return {**about, **epoch, "access": access, "download_s": download_s}
 
 
 @given(

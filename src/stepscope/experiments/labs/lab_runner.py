@@ -18,10 +18,21 @@ from stepscope.analyze.scaling import scaling_of
 from stepscope.errors import AnswerIsNo, Interrupted, RequestError, nearest
 from stepscope.experiments import scale_trials
 from stepscope.experiments.labs import lab_answers
-from stepscope.experiments.labs.board_protocol import missing_of_protocol
-from stepscope.experiments.labs.lab_plan import LabRequest, Plan, make_plan
-from stepscope.experiments.labs.lab_sheet import Sheet, read_sheet, sheet_names
-from stepscope.experiments.labs.lab_trials import LabResult, LabRow, SettingTrials, try_settings
+from stepscope.experiments.labs.lab_plan import (
+    LabRequest,
+    Plan,
+    Sheet,
+    make_plan,
+    read_sheet,
+    sheet_names,
+)
+from stepscope.experiments.labs.lab_trials import (
+    LabResult,
+    LabRow,
+    SettingTrials,
+    missing_of_protocol,
+    try_settings,
+)
 from stepscope.experiments.sweep_run import SweepListener, working_in
 from stepscope.experiments.worker_trials import find_workers
 from stepscope.experiments.workload import TrainingWorkload, dataset_of

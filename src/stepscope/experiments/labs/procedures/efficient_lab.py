@@ -6,14 +6,14 @@ by the test set, which every run uses once, at its end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from stepscope.accelerator.rubric import DESIGN, score
 from stepscope.experiments.labs.lab_answers import NOTHING_COMPLETED
 from stepscope.experiments.labs.lab_plan import Plan
-from stepscope.experiments.labs.lab_trials import LabResult, LabRow, SettingTrials, try_settings
+from stepscope.experiments.labs.lab_trials import LabResult, SettingTrials, try_settings
 from stepscope.experiments.sweep_run import SweepListener
 from stepscope.records import schema
 from stepscope.records.types import NetworkEstimate
@@ -27,82 +27,53 @@ _CHOICE = {
 }
 _IMAGE, _CLASSES = (3, 32, 32), 10
 _PUBLISHED_ACCURACY = 0.7966
-_PUBLISHED_COST = (0.32204, 46_344, 98_304)  # energy in mJ, cycles, peak activation in bytes
+_PUBLISHED_COST = {"energy_mj": 0.32204, "cycles": 46_344, "peak_activation_bytes": 98_304}
 
 
-@dataclass(frozen=True)
-class TrainedNetwork:
-    """The seeds of one network, trained with one schedule, and its estimated cost."""
+def row_of(
+    trials: Sequence[SettingTrials], estimate: Mapping[str, Any], *, by_the_rules: bool
+) -> dict[str, Any]:
+    """Return the accuracies and the cost of a network, and the points of its worst seed."""
+    values = trials[0].setting.values
+    accuracies = [value for each in trials for value in each.values_of("test_accuracy")]
+    times_s = [value for each in trials for value in each.values_of("wall_s")]
+    ended = (each.status for each in trials if not each.completed)
+    cost = {name: estimate[name] for name in _PUBLISHED_COST}
+    scored = bool(accuracies) and by_the_rules
+    return {
+        "model": values["model"],
+        "schedule": values["schedule"],
+        "seeds": ", ".join(str(each.setting.values["seed"]) for each in trials),
+        "status": next(ended, schema.COMPLETED),
+        "test_accuracy": known_mean(accuracies),
+        "test_accuracy_low": min(accuracies, default=None),
+        "test_accuracy_high": max(accuracies, default=None),
+        "wall_s": max(times_s, default=None),
+        **cost,
+        "points": score(min(accuracies), *cost.values()).points if scored else None,
+    }
 
-    model: str
-    schedule: str
-    trials: Sequence[SettingTrials]
-    estimate: NetworkEstimate
-    by_the_rules: bool = True
 
-    @property
-    def accuracies(self) -> list[float]:
-        """The test accuracies of its seeds."""
-        return [value for each in self.trials for value in each.values_of("test_accuracy")]
+def beats_published(row: Mapping[str, Any]) -> bool:
+    """Return whether every seed is more accurate than the published network, at no higher cost."""
+    no_dearer = all(row[name] <= cost for name, cost in _PUBLISHED_COST.items())
+    return no_dearer and row["test_accuracy_low"] > _PUBLISHED_ACCURACY
 
-    @property
-    def _cost(self) -> tuple[float, int, int]:
-        cost = self.estimate
-        return cost["energy_mj"], cost["cycles"], cost["peak_activation_bytes"]
 
-    @property
-    def points(self) -> int | None:
-        """The points of the least accurate seed."""
-        if not self.accuracies or not self.by_the_rules:
-            return None
-        return score(min(self.accuracies), *self._cost).points
-
-    @property
-    def beats_published(self) -> bool:
-        """Whether every seed is more accurate than the published network, at no higher cost."""
-        pairs = zip(self._cost, _PUBLISHED_COST, strict=True)
-        no_dearer = all(cost <= published for cost, published in pairs)
-        return no_dearer and min(self.accuracies) > _PUBLISHED_ACCURACY
-
-    @property
-    def _seeds(self) -> str:
-        return ", ".join(str(each.setting.values["seed"]) for each in self.trials)
-
-    def row(self) -> LabRow:
-        """Return the mean, lowest and highest accuracy, and the cost."""
-        times_s = [value for each in self.trials for value in each.values_of("wall_s")]
-        ended = (each.status for each in self.trials if not each.completed)
-        energy_mj, cycles, peak_bytes = self._cost
-        return {
-            "model": self.model,
-            "schedule": self.schedule,
-            "seeds": self._seeds,
-            "status": next(ended, schema.COMPLETED),
-            "test_accuracy": known_mean(self.accuracies),
-            "test_accuracy_low": min(self.accuracies, default=None),
-            "test_accuracy_high": max(self.accuracies, default=None),
-            "wall_s": max(times_s, default=None),
-            "energy_mj": energy_mj,
-            "cycles": cycles,
-            "peak_activation_bytes": peak_bytes,
-            "points": self.points,
-        }
-
-    def describe(self) -> str:
-        """Describe accuracy, cost and points."""
-        low, high = min(self.accuracies), max(self.accuracies)
-        spread = ""
-        if low != high:
-            spread = f" ({format_share(low)} to {format_share(high)}, seeds {self._seeds})"
-        energy_mj, cycles, peak_bytes = self._cost
-        points = "" if self.points is None else f": {self.points} points"
-        if points and self.beats_published:
-            points += ", more accurate than published at no higher cost"
-        return (
-            f"{self.model} with a {self.schedule} learning rate: "
-            f"{format_share(known_mean(self.accuracies) or 0.0)}{spread}, "
-            f"{energy_mj:.3f} mJ, {cycles:,} cycles, {peak_bytes:,} bytes{points}."
-        )
+def describe(row: Mapping[str, Any]) -> str:
+    """Describe the accuracy, the cost and the points of a network that completed."""
+    low, high = row["test_accuracy_low"], row["test_accuracy_high"]
+    spread = ""
+    if low != high:
+        spread = f" ({format_share(low)} to {format_share(high)}, seeds {row['seeds']})"
+    points = "" if row["points"] is None else f": {row['points']} points"
+    if points and beats_published(row):
+        points += ", more accurate than published at no higher cost"
+    return (
+        f"{row['model']} with a {row['schedule']} learning rate: "
+        f"{format_share(row['test_accuracy'])}{spread}, {row['energy_mj']:.3f} mJ, "
+        f"{row['cycles']:,} cycles, {row['peak_activation_bytes']:,} bytes{points}."
+    )
 
 
 def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
@@ -118,16 +89,15 @@ def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
         values = each.setting.values
         groups.setdefault((str(values["model"]), str(values["schedule"])), []).append(each)
     by_the_rules = plan.spec.data == "cifar10" and plan.scale == 1 and not plan.changed
-    networks = [
-        TrainedNetwork(model, schedule, those, estimates[model], by_the_rules)
-        for (model, schedule), those in groups.items()
+    rows = [
+        row_of(those, cast("Mapping[str, Any]", estimates[model]), by_the_rules=by_the_rules)
+        for (model, _), those in groups.items()
     ]
-    sentences = [network.describe() for network in networks if network.accuracies]
+    sentences = [describe(row) for row in rows if row["test_accuracy"] is not None]
     holds = bool(sentences) and all(each.completed for each in trials.settings)
     if sentences and not by_the_rules:
         sentences.append("No points: only the unchanged lab on all of CIFAR-10 is scored.")
     answer = " ".join(sentences) or NOTHING_COMPLETED
-    rows = [network.row() for network in networks]
     return LabResult(answer, holds, rows, trials.missing, trials.curves)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from stepscope.errors import AnswerIsNo, OutOfMemoryError, RequestError, StepscopeError
 from stepscope.records.run_reader import load_run
@@ -80,12 +81,10 @@ def by_phase(readings: Sequence[PhaseReading]) -> list[MemoryByPhase]:
 
     `change_bytes` is the growth of memory in use, without what the allocator keeps.
     """
-    changes: list[int | None] = []
-    before: int | None = None
-    for reading in readings:
-        now = reading["in_use_bytes"]
-        changes.append(None if now is None or before is None else now - before)
-        before = now
+    in_use = [None, *(reading["in_use_bytes"] for reading in readings)]
+    changes = [
+        None if now is None or before is None else now - before for before, now in pairwise(in_use)
+    ]
     found: list[MemoryByPhase] = []
     for name in dict.fromkeys(reading["phase"] for reading in readings):
         own = [pair for pair in zip(readings, changes, strict=True) if pair[0]["phase"] == name]
@@ -177,13 +176,7 @@ def try_steps(
     return ask_process(MEMORY_TRIAL, request, environment)
 
 
-def run_lab(
-    spec: RunSpec,
-    listener: RunListener,
-    *,
-    rounds: int = ROUNDS,
-    remedies: Iterable[Remedy] | None = None,
-) -> MemoryLabAnswer:
+def run_lab(spec: RunSpec, listener: RunListener) -> MemoryLabAnswer:
     """Measure the bill, the phases and the remedies of a training."""
     if not spec.device.startswith("cpu"):
         raise RequestError(f"device: lab memory runs on the cpu, found {spec.device}.")
@@ -194,9 +187,7 @@ def run_lab(
     listener.output("the same steps, phase by phase")
     epochs = 2 if spec.workers else 1
     readings = try_steps(spec, {"phases": True, "steps": steps, "epochs": epochs})["phases"]
-    candidates = list(remedies_for(spec) if remedies is None else remedies)
-    length: MemoryTrialOptions = {"steps": steps, "epochs": epochs}
-    tried = _try_remedies(spec, candidates, length, rounds, listener)
+    tried = _try_remedies(spec, {"steps": steps, "epochs": epochs}, listener)
     largest = peak_phase(readings)
     return {
         "lab": "memory",
@@ -227,24 +218,21 @@ def _bill_of_a_run(spec: RunSpec, steps: int, listener: RunListener) -> MemoryBi
 
 
 def _try_remedies(
-    spec: RunSpec,
-    remedies: list[Remedy],
-    length: MemoryTrialOptions,
-    rounds: int,
-    listener: RunListener,
+    spec: RunSpec, length: MemoryTrialOptions, listener: RunListener
 ) -> list[MemoryRemedy]:
     """Try the unchanged training and every remedy in turn; return the largest saving first."""
+    remedies = list(remedies_for(spec))
     trials: dict[str, list[MemoryTrialFigures]] = {each.name: [] for each in remedies}
     unchanged: list[MemoryTrialFigures] = []
     refused: dict[str, str] = {}
     # Only the samples of these steps: the bill has counted the whole data set.
     few = length["steps"] * spec.batch_size * spec.accumulate
     limited = spec.model_copy(update={"samples": min(spec.samples or few, few)})
-    for number in range(1, rounds + 1):
-        listener.output(f"round {number} of {rounds}: unchanged")
+    for number in range(1, ROUNDS + 1):
+        listener.output(f"round {number} of {ROUNDS}: unchanged")
         unchanged.append(try_steps(limited, length))
         for each in [remedy for remedy in remedies if remedy.name not in refused]:
-            listener.output(f"round {number} of {rounds}: {each.name}")
+            listener.output(f"round {number} of {ROUNDS}: {each.name}")
             changed = limited.model_copy(update=dict(each.settings))
             try:
                 figures = try_steps(changed, {**length, **each.options}, each.environment)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
+import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import psutil
 
@@ -71,10 +72,7 @@ def run_lab(spec: RunSpec, listener: RunListener) -> SecondEpochAnswer:
         forewarned = _forewarn(spec, known)
         listener.output(f"the same run with a limit of {format_bytes(limit)}")
         ender = _WorkerEnder(listener, evaluation_split)
-        try:
-            limited = _run(free.model_copy(update={"memory_limit": limit}), ender)
-        finally:
-            ender.close()
+        limited = _run(free.model_copy(update={"memory_limit": limit}), ender)
     samples = training_samples_of(spec)
     with_limit, same_steps = _run_figures(limited), _steps(without) == _steps(limited)
     found: SecondEpochAnswer = {
@@ -134,16 +132,13 @@ class _WorkerEnder:
     evaluation_split: str
     ended: int = 0
     _lost: bool = False
-    _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
 
     def message(self, message: RunMessage) -> None:
         self._lost = self._lost or message["type"] == "workers"
         # The workers of this evaluation have ended: those that come now are the second epoch's.
         evaluated = ("1", self.evaluation_split)
         if message["type"] == "epoch" and (message["epoch"], message["split"]) == evaluated:
-            self._thread = threading.Thread(target=self._end_one, daemon=True)
-            self._thread.start()
+            threading.Thread(target=self._end_one, daemon=True).start()
         self.listener.message(message)
 
     def output(self, line: str) -> None:
@@ -152,14 +147,10 @@ class _WorkerEnder:
     def stopping(self) -> None:
         self.listener.stopping()
 
-    def close(self) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
     def _end_one(self) -> None:
         training = youngest_child(psutil.Process())
-        while training is not None and not self._lost and not self._over.wait(_LOOK_EVERY_S):
+        while training is not None and training.is_running() and not self._lost:
+            time.sleep(_LOOK_EVERY_S)
             worker = youngest_child(training)
             if worker is not None:
                 with contextlib.suppress(psutil.Error):  # it has just ended by itself

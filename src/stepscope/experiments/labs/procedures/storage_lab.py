@@ -16,18 +16,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from stepscope.data.object_store.store_url import Address, parse_address
 from stepscope.errors import DataError, MachineError, RequestError, require_packages
 from stepscope.experiments.labs.lab_answers import NOTHING_COMPLETED, ONE_RUN
-from stepscope.experiments.labs.lab_plan import Plan
-from stepscope.experiments.labs.lab_sheet import Setting
+from stepscope.experiments.labs.lab_plan import Plan, Setting
 from stepscope.experiments.labs.lab_trials import (
     LabResult,
-    LabRow,
     SettingTrials,
     try_settings,
     warm_cache,
@@ -39,7 +38,7 @@ from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import read_table
-from stepscope.records.types import LabExtras, MissingPart, SettingValue
+from stepscope.records.types import LabExtras, MissingPart
 from stepscope.settings import RunSpec
 from stepscope.stats import known_mean, known_median
 from stepscope.units import format_count, format_duration, format_share
@@ -140,12 +139,17 @@ def serving(folder: Path) -> Iterator[Address]:
             start_new_session=True,
             preexec_fn=functools.partial(die_with_parent, os.getpid()),
         )
+    before = dict(os.environ)
     try:
         url = _url(server, log)
-        keys = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
-        with _environment({**keys, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}):
-            yield Address(f"s3://{BUCKET}", url)
+        for name in [name for name in before if name.startswith("AWS_")]:
+            del os.environ[name]
+        os.environ.update(AWS_ACCESS_KEY_ID=key, AWS_SECRET_ACCESS_KEY=secret)
+        os.environ.update(NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
+        yield Address(f"s3://{BUCKET}", url)
     finally:
+        os.environ.clear()
+        os.environ.update(before)
         server.kill()
         server.wait()
 
@@ -173,41 +177,11 @@ def _url(server: subprocess.Popen[bytes], log: Path) -> str:
         time.sleep(0.02)
 
 
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set values in the environment, and remove all other settings of S3 clients."""
-    before = dict(os.environ)
-    others = {name: value for name, value in before.items() if not name.startswith("AWS_")}
-    try:
-        os.environ.clear()
-        os.environ.update({**others, **values})
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 _PARTS = ("loading_s", "training_s", "other_s", "total_s")
 _TRAINING_DATA_DOWNLOADED = 10  # the type of a row in records.csv
 _OWN_SERVER = (
     "the store is a server on this machine, without network distance; --source names another"
 )
-
-
-@dataclass(frozen=True)
-class PlaceTimes:
-    """The times of an epoch from one place with one number of workers."""
-
-    place: str
-    access: SettingValue  # how a store is read; None elsewhere
-    workers: int
-    total_s: float
-    loading_s: float
-    request_s: float | None
-    download_s: float | None
-
-    def __str__(self) -> str:
-        return f"{self.place} with {format_count(self.workers, 'worker')}"
 
 
 def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
@@ -229,15 +203,15 @@ def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
     download_s = known_median(
         took_s for each in trials.settings for run in each.runs for took_s in _downloads_s(run)
     )
-    both = [_row(each, download_s) for each in trials.settings]
-    known = [times for _, times in both if times is not None]
+    rows = [_row(each, download_s) for each in trials.settings]
+    known = [row for row in rows if row["total_s"] is not None]
     extras: LabExtras = {"store": {layout: str(address) for layout, address in store.items()}}
     if store and plan.store is None:
         extras["note"] = "; ".join(note for note in (_OWN_SERVER, plan.note) if note)
     return LabResult(
         _answer(known, plan.repeats) if known else NOTHING_COMPLETED,
         bool(known),
-        [row for row, _ in both],
+        rows,
         [*missing, *trials.missing, *warm_cache(cold)],
         trials.curves,
         extras,
@@ -260,27 +234,21 @@ def _settings(
             yield Setting({**setting.values, **at}, setting.shown)
 
 
-def _row(tried: SettingTrials, download_s: float | None) -> tuple[LabRow, PlaceTimes | None]:
-    """Return the row of a setting, and its times if a run completed."""
-    values, place = tried.setting.values, tried.setting.shown["place"]
-    workers, access = int(str(values["workers"])), values.get("access")
-    row: LabRow = {"tried": f"{place} with {format_count(workers, 'worker')}", **tried.row()}
+def _row(tried: SettingTrials, download_s: float | None) -> dict[str, Any]:
+    """Return the row of a setting, with mean times of an epoch and median times of a request."""
+    workers = int(str(tried.setting.values["workers"]))
+    name = f"{tried.setting.shown['place']} with {format_count(workers, 'worker')}"
+    row: dict[str, Any] = {"tried": name, **tried.row(), "workers": workers}
     epochs = list(tried.epochs.values())
-    means = {part: known_mean(each[part] for each in epochs[1:] or epochs) for part in _PARTS}
-    row |= means
+    row |= {part: known_mean(each[part] for each in epochs[1:] or epochs) for part in _PARTS}
     requests = [found for run in tried.runs if (found := run.summary.get("requests"))]
-    request_s = known_median(each["p50_s"] for each in requests)
     if requests:
-        row["request_p50_s"] = request_s
+        row["request_p50_s"] = known_median(each["p50_s"] for each in requests)
         row["request_p95_s"] = known_median(each["p95_s"] for each in requests)
         row["request_p99_s"] = known_median(each["p99_s"] for each in requests)
-    if access == "download":
+    if row.get("access") == "download":
         row["download_s"] = download_s
-    total_s, loading_s = means["total_s"], means["loading_s"]
-    if total_s is None or loading_s is None:
-        return row, None
-    took_s = download_s if access == "download" else None
-    return row, PlaceTimes(place, access, workers, total_s, loading_s, request_s, took_s)
+    return row
 
 
 def _downloads_s(run: Run) -> Iterator[float]:
@@ -292,24 +260,24 @@ def _downloads_s(run: Run) -> Iterator[float]:
             yield row["duration"]
 
 
-def _answer(known: Sequence[PlaceTimes], repeats: int) -> str:
-    best: dict[str, PlaceTimes] = {}
-    for each in sorted(known, key=lambda each: each.total_s):
-        best.setdefault(each.place, each)
+def _answer(known: Sequence[dict[str, Any]], repeats: int) -> str:
+    best: dict[str, dict[str, Any]] = {}
+    for row in sorted(known, key=itemgetter("total_s")):
+        best.setdefault(row["place"], row)
     times = [
-        f"{format_duration(each.total_s)} from {each} "
-        f"({format_share(each.loading_s / each.total_s)} of it waiting)"
-        for each in best.values()
+        f"{format_duration(row['total_s'])} from {row['tried']} "
+        f"({format_share(row['loading_s'] / row['total_s'])} of it waiting)"
+        for row in best.values()
     ]
     sentences = [f"At best an epoch takes {', '.join(times)}"]
-    streamed = [each for each in known if each.access == "stream"]
-    for place in dict.fromkeys(each.place for each in streamed):
-        those = sorted((e for e in streamed if e.place == place), key=lambda each: each.workers)
+    streamed = [row for row in known if row.get("access") == "stream"]
+    for place in dict.fromkeys(row["place"] for row in streamed):
+        those = sorted((e for e in streamed if e["place"] == place), key=itemgetter("workers"))
         waits = [
-            f"{format_duration(each.loading_s)} with {format_count(each.workers, 'worker')}"
-            for each in dict.fromkeys((those[0], those[-1]))
+            f"{format_duration(row['loading_s'])} with {format_count(row['workers'], 'worker')}"
+            for row in (those if len(those) < 2 else (those[0], those[-1]))
         ]
-        request = format_duration(those[0].request_s or 0.0)
+        request = format_duration(those[0].get("request_p50_s") or 0.0)
         sentences.append(
             f"Reading from {place}, an epoch waits {' and '.join(waits)}; "
             f"the median request takes {request}"
@@ -320,16 +288,17 @@ def _answer(known: Sequence[PlaceTimes], repeats: int) -> str:
     return ". ".join(sentences) + "."
 
 
-def _download(best: Sequence[PlaceTimes]) -> Iterator[str]:
+def _download(best: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Say after how many epochs a download has paid off."""
-    stream = next((each for each in best if each.access == "stream"), None)
-    downloaded = next((each for each in best if each.download_s is not None), None)
-    if stream is None or downloaded is None or downloaded.download_s is None:
+    stream = next((row for row in best if row.get("access") == "stream"), None)
+    downloaded = next((row for row in best if row.get("download_s") is not None), None)
+    if stream is None or downloaded is None:
         return
-    took = f"Downloading first takes {format_duration(downloaded.download_s)}"
-    gained_s = stream.total_s - downloaded.total_s
+    took = f"Downloading first takes {format_duration(downloaded['download_s'])}"
+    gained_s = stream["total_s"] - downloaded["total_s"]
+    compared = f"compared with {stream['tried']}"
     if gained_s <= 0:
-        yield f"{took} and saves nothing compared with {stream}"
+        yield f"{took} and saves nothing {compared}"
     else:
-        epochs = int(downloaded.download_s // gained_s) + 1
-        yield f"{took} and pays off from {format_count(epochs, 'epoch')} on, compared with {stream}"
+        epochs = int(downloaded["download_s"] // gained_s) + 1
+        yield f"{took} and pays off from {format_count(epochs, 'epoch')} on, {compared}"
