@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
-import pytest
+import write_reference as tool
 from cyclopts import App
 
 from stepscope.cli.main import make_app
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "write_reference", ROOT / "tools/write_reference.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["write_reference"] = module  # where its dataclass looks for itself
-    spec.loader.exec_module(module)
-    return module
-
-
 OUT_OF_DATE = "out of date: run .venv/bin/python tools/write_reference.py"
 
 
-def test_the_page_of_commands_is_up_to_date(tool: ModuleType) -> None:
+def test_the_page_of_commands_is_up_to_date() -> None:
     page = tool.REFERENCE / "commands.md"
     assert page.read_text(encoding="utf-8") == tool.commands_page(make_app()), OUT_OF_DATE
 
 
-def test_the_tables_of_settings_are_up_to_date(tool: ModuleType) -> None:
+def test_the_tables_of_settings_are_up_to_date() -> None:
     page = (tool.REFERENCE / "settings.md").read_text(encoding="utf-8")
     assert page == tool.settings_page(page), OUT_OF_DATE
 
 
-def test_a_command_shows_its_options_with_defaults_and_its_aliases(tool: ModuleType) -> None:
+def test_a_command_shows_its_options_with_defaults_and_its_aliases() -> None:
     app = App(name="stepscope", help_format="plaintext")
 
     @app.command
@@ -69,7 +48,7 @@ def test_a_command_shows_its_options_with_defaults_and_its_aliases(tool: ModuleT
     assert "| `--chart` | none is written | A file for it |" in page
 
 
-def test_text_written_by_hand_around_the_tables_stays(tool: ModuleType) -> None:
+def test_text_written_by_hand_around_the_tables_stays() -> None:
     page = tool.settings_page(f"before\n{tool.BEGIN}\nstale tables\n{tool.END}\nafter\n")
     assert page.startswith(f"before\n{tool.BEGIN}\n")
     assert page.endswith(f"{tool.END}\nafter\n")
