@@ -49,10 +49,6 @@ def test_rows_wait_until_the_interval_is_over_and_then_go_together(
         assert file.read_text() == "a,b\n1,1\n2,2\n3,3\n"
 
 
-def test_rows_are_on_disk_within_a_second_by_default() -> None:
-    assert csv_log.FLUSH_EVERY_S <= 1
-
-
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("write", [CsvLog.flush, CsvLog.close])
 def test_flushing_and_closing_write_what_waits_and_nothing_the_second_time(

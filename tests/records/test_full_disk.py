@@ -85,32 +85,6 @@ print(json.dumps({"error": error, "rows": count}))
     assert (run_path / "steps.csv").stat().st_size == LIMIT_BYTES
 
 
-def test_the_row_that_was_cut_is_gone_once_writing_goes_on(run_path: Path) -> None:
-    steps = run_path / "steps.csv"
-    on_a_full_disk(
-        """
-fill_the_disk()
-log = CsvLog(path / "steps.csv")
-for step in range(200):
-    log.append(f"1,{step + 1},0.5" + "," * 18 + ",full,")
-print(json.dumps(attempt(log.flush)))
-""",
-        run_path,
-    )
-    rows = len(run_reader.read_table(steps))
-    said = on_a_full_disk(
-        """
-with CsvLog(path / "steps.csv") as log:
-    log.append("2,1,0.5" + "," * 18 + ",full,")
-print("null")
-""",
-        run_path,
-    )
-    assert said is None
-    table = run_reader.read_table(steps)
-    assert (len(table), table["epoch"][-1], table.cut_lines) == (rows + 1, 2, 0)
-
-
 def test_an_event_that_finds_no_room_is_an_error_and_not_a_silence(run_path: Path) -> None:
     said = on_a_full_disk(
         """

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.records import schema
 from stepscope.records.table import GrowingTable, Numbers, Table, read_table
 
-HEADER = ",".join(schema.STEP_COLUMNS)
 FIELDS = st.one_of(st.just(""), st.floats(-1e9, 1e9).map(repr), st.sampled_from(["nan", "x", "1,"]))
 
 
@@ -115,47 +113,6 @@ def test_what_can_be_read_is_read_whatever_stands_beside_it(
     assert table.cut_lines == len(rows) - len(good)
 
 
-# --- cut at any byte ------------------------------------------------------------------------------
-
-
-seconds = st.floats(0, 1e5).map(lambda value: f"{value:.9f}")
-maybe_seconds = seconds | st.just("")
-losses = st.floats(allow_nan=False).map(repr)
-
-
-@st.composite
-def step_rows(draw: st.DrawFn) -> list[str]:
-    rows = []
-    for number in range(draw(st.integers(0, 4))):
-        phases = [draw(maybe_seconds) for _ in range(8)]
-        device = [draw(maybe_seconds) for _ in range(7)]
-        fields = [str(draw(st.integers(1, 99))), str(number + 1), draw(seconds), "64", *phases]
-        fields += [draw(losses), *device[:6], device[6], draw(st.sampled_from(["", "0", "11"]))]
-        fields.append(draw(st.sampled_from(["full", "off", "layers"])))
-        rows.append(",".join([*fields, draw(maybe_seconds)]))
-    return rows
-
-
-@pytest.fixture(scope="module")
-def steps_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cut") / "steps.csv"
-
-
-@given(rows=step_rows(), data=st.data())
-def test_steps_cut_at_any_byte_read_as_the_first_of_the_whole_rows(
-    steps_file: Path, rows: list[str], data: st.DataObject
-) -> None:
-    assert all(row.count(",") == HEADER.count(",") for row in rows)
-    text = "".join(f"{line}\n" for line in [HEADER, *rows]).encode()
-    steps_file.write_bytes(text)
-    whole = read_table(steps_file)
-    assert (len(whole), whole.cut_lines) == (len(rows), 0)
-    cut_at = data.draw(st.integers(0, len(text)))
-    steps_file.write_bytes(text[:cut_at])
-    cut = read_table(steps_file)
-    assert list(cut.rows()) == list(whole.rows())[: max(0, text[:cut_at].count(b"\n") - 1)]
-
-
 # --- while it is written --------------------------------------------------------------------------
 
 
@@ -171,18 +128,23 @@ def seen(table: Table) -> tuple[object, ...]:
 
 @settings(deadline=None)
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 200), max_size=6))
-def test_in_whatever_pieces_it_is_written_it_reads_like_the_whole(
+def test_in_whatever_pieces_it_is_written_its_whole_rows_are_read(
     rows: list[str], cuts: list[int]
 ) -> None:
     text = "\n".join(["epoch,step,loss,detail", *rows, ""]).encode()
     with TemporaryDirectory() as folder:
         file = Path(folder) / "any.csv"
+        file.write_bytes(text)
+        whole = read_table(file)
+        file.unlink()
         growing = GrowingTable(file)
         for end in sorted(cuts):
             file.write_bytes(text[:end])
-            assert seen(growing.read()) == seen(read_table(file))
+            assert seen(growing.read()) == seen(cut := read_table(file))
+            assert len(cut) + cut.cut_lines == max(0, text[:end].count(b"\n") - 1)
+            assert repr([*cut.rows()]) == repr([*whole.rows()][: len(cut)])
         file.write_bytes(text)
-        assert seen(growing.read()) == seen(read_table(file))
+        assert seen(growing.read()) == seen(whole)
 
 
 def test_a_file_that_is_not_there_yet_is_empty_until_it_is(tmp_path: Path) -> None:
