@@ -24,37 +24,29 @@ from stepscope.models.model_summary import count_network
 
 @st.composite
 def designs(draw, widest=4096, deepest=32):
-    stages = draw(st.integers(1, 6))
-    later = st.integers(1, deepest)
-    mirror = draw(st.booleans())
+    stages, mirror = draw(st.integers(1, 6)), draw(st.booleans())
+
+    def one_a_stage(numbers):
+        return st.lists(numbers, min_size=stages, max_size=stages).map(tuple)
+
+    widths = st.integers(1, widest // 2).map(lambda half: 2 * half)
     stems = ["s2d2", "s2d4", "conv1", "conv2", "conv4"]
     stem = draw(st.sampled_from(stems[: 3 if mirror else None]))
-    pools = [each for each in POOLS if not mirror or each != "stride"]
-    width = (
-        st.integers(1, widest // 2).map(lambda half: 2 * half) if mirror else st.integers(1, widest)
-    )
+    first, *later = draw(one_a_stage(st.integers(1, deepest)))
     return EfficientDesign(
-        tuple(draw(st.lists(width, min_size=stages, max_size=stages))),
-        (
-            draw(st.integers(0, deepest)),
-            *draw(st.lists(later, min_size=stages - 1, max_size=stages - 1)),
-        ),
+        draw(one_a_stage(widths if mirror else st.integers(1, widest))),
+        (first - draw(st.sampled_from([0, first])), *later),
         stem=stem[:-1],
         stem_factor=int(stem[-1]),
         kernel=draw(st.sampled_from(KERNELS)),
         block=draw(st.sampled_from(BLOCKS)),
         activation=draw(st.sampled_from(ACTIVATIONS)),
         squeeze=draw(st.sampled_from((0, 1, 8, 99))),
-        pool=draw(st.sampled_from(pools)),
+        pool=draw(st.sampled_from([each for each in POOLS if not mirror or each != "stride"])),
         head=draw(st.sampled_from(HEADS)),
         mirror=mirror,
-        dropout_percents=draw(dropouts(stages)),
+        dropout_percents=draw(st.just(()) | one_a_stage(st.integers(0, 99)).filter(any)),
     )
-
-
-def dropouts(stages):
-    percents = st.lists(st.integers(0, 99), min_size=stages, max_size=stages)
-    return st.just(()) | percents.filter(any).map(tuple)
 
 
 @given(designs(), st.randoms())

@@ -6,8 +6,6 @@ import io
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,25 +17,14 @@ from user_networks import BLOCKS, same_weights
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.experiments.trial import SilentListener
 from stepscope.hardware.perf_events import Counters, open_counters
-from stepscope.meter.counter_window import CounterWindow
-from stepscope.meter.step_meter import StepMeter
-from stepscope.meter.step_rows import BACKWARD, DATA, FORWARD, OPTIMIZER, EpochTiming
 from stepscope.processes import training_session
-from stepscope.records import schema
-from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.types import TrainingResult
 from stepscope.report.terminal.run_tables import print_run
-from stepscope.settings import RunSpec
 from stepscope.supervisor.start_run import resume
 from stepscope.train.epoch_plan import plan_stages
-from stepscope.train.profile_window import (
-    InsideView,
-    ProfilePosition,
-    place_window,
-    seen_inside,
-)
+from stepscope.train.profile_window import place_window
 
 
 def looked_at(run):
@@ -197,71 +184,49 @@ def test_what_was_seen_before_a_stop_is_kept_when_the_run_goes_on(train):
 
 # --- counters -------------------------------------------------------------------------------------
 
-ASKED = RunSpec(counters=3)
-PHASES = (DATA, FORWARD, BACKWARD, OPTIMIZER)
-
-
-def look(path: Path, counters: Counters, place: ProfilePosition, steps: int) -> InsideView:
-    """Go through an epoch as the loop does, with a view of the counters."""
-    file = path / schema.STEPS
-    file.write_text(",".join(schema.STEP_COLUMNS) + "\n")
-    with CsvLog(file) as log:
-        meter = StepMeter(log, 0)
-        view = InsideView(place, CounterWindow(counters.read, meter), meter, schema.COUNTERS)
-        switch_after = view.begin(1, 0)
-        meter.open_epoch(EpochTiming(1))
-        meter.loader_started()
-        for step in range(1, steps + 1):
-            for phase in PHASES:
-                meter.lap(phase)
-            meter.end_step(step, 8, None)
-            if step == switch_after:
-                switch_after = view.switch(step)
-        view.end(steps)
-        meter.close_epoch()
-    return view
-
 
 @pytest.fixture
-def counters() -> Counters:
+def counters(monkeypatch: pytest.MonkeyPatch) -> Counters:
+    """Open software events, in place of those of a processor."""
     opened = open_counters(SOFTWARE)
     if opened.absent:
         pytest.skip(f"no software events here: {opened.absent}")
+    monkeypatch.setattr(training_session, "open_counters", lambda events: opened)
     return opened
 
 
 def test_the_steps_with_counters_are_marked_and_counted_by_phase(
-    tmp_path: Path, counters: Counters
+    train: Callable[..., Run], counters: Counters
 ) -> None:
-    view = look(tmp_path, counters, ProfilePosition(1, 2, 4), steps=6)
-    lines = (tmp_path / schema.STEPS).read_text().splitlines()[1:]
-    at = schema.STEP_COLUMNS.index("detail")
-    details = [line.split(",")[at] for line in lines]
-    assert details == ["full", "counters", "counters", "counters", "full", "full"]
-    seen = seen_inside(view, ASKED, counters)
-    assert seen["absent"] == {}
-    assert seen["counters"]["steps"] == 3
-    phases = seen["counters"]["phases"]
-    assert set(phases) == {"data", "forward", "backward", "optimizer"}
-    assert all(phase["task_clock_ns"] > 0 for phase in phases.values())
-    counters.close()
-
-
-def test_counters_that_cannot_be_opened_say_why_once(tmp_path: Path, counters: Counters) -> None:
-    none = Counters({}, {"cycles": "a virtual machine", "instructions": "a virtual machine"})
-    view = look(tmp_path, counters, ProfilePosition(), steps=2)
-    replaced = replace(view, detail=schema.LAYERS)  # the layers, of which nobody asked
-    assert seen_inside(replaced, ASKED, none) == {"absent": {"counters": "a virtual machine"}}
-    counters.close()
-
-
-def test_a_run_lets_go_of_its_counters(
-    train: Callable[..., Run], counters: Counters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training_session, "open_counters", lambda events: counters)
     result: TrainingResult = {}
-    train(epochs=1, evaluate=False, counters=2, result=result)
-    assert result["counters"]["phases"]
+    run = train(epochs=1, counters=3, result=result)
+    counted = ["counters"] * 3
+    assert run.steps["detail"] == ["full", "full", *counted, "full"]
+    assert result["absent"] == {}
+    assert result["counters"]["steps"] == 3
+    phases = result["counters"]["phases"]
+    assert {"data", "forward", "backward", "optimizer"} <= set(phases)
+    assert all(phase["task_clock_ns"] > 0 for phase in phases.values())
     for descriptor in counters.descriptors.values():
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
+
+
+def test_a_run_without_room_for_counters_says_so(
+    train: Callable[..., Run], counters: Counters
+) -> None:
+    result: TrainingResult = {}
+    train(epochs=1, max_steps=2, counters=3, result=result)
+    assert "counters" not in result
+    assert "profiling the counters needs an epoch of 3 steps" in result["absent"]["counters"]
+    assert counters.descriptors
+
+
+def test_counters_that_cannot_be_opened_say_why_once(
+    train: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = {"cycles": "a virtual machine", "instructions": "a virtual machine"}
+    monkeypatch.setattr(training_session, "open_counters", lambda events: Counters({}, absent))
+    result: TrainingResult = {}
+    train(epochs=1, counters=3, result=result)
+    assert result["absent"] == {"counters": "a virtual machine"}

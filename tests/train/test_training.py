@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -164,41 +165,32 @@ def test_a_record_counts_batches_also_where_several_are_one_step(train):
 # --- networks that cannot be trained --------------------------------------------------------------
 
 
-def raises(num_classes: int) -> nn.Module:
+def fails(num_classes: int) -> nn.Module:
     raise ValueError("no such weights")
 
 
-def number(num_classes: int) -> int:
-    return 7
-
-
-def other_images(num_classes: int) -> nn.Module:
-    return nn.Linear(10, num_classes)
-
-
-def no_scores(num_classes: int) -> nn.Module:
-    return nn.Flatten()
-
-
-def frozen(num_classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes).requires_grad_(False))
-
-
-def without_parameters(num_classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(num_classes))
+UNFIT = SimpleNamespace(
+    number=lambda: 7,
+    other_images=lambda classes: nn.Linear(10, classes),
+    no_scores=nn.Flatten,
+    frozen=lambda classes: nn.Sequential(
+        nn.Flatten(), nn.Linear(3072, classes).requires_grad_(False)
+    ),
+    without_parameters=lambda classes: nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(classes)),
+)
 
 
 @pytest.mark.parametrize(
     ("network", "said"),
     [
-        (raises, "no such weights"),
-        (number, "int"),
-        (other_images, "fails on images of 3x32x32"),
-        (no_scores, r"\(2, 3072\)"),
-        (frozen, "no trainable parameter"),
-        (without_parameters, "no trainable parameter"),
+        ("fails", "no such weights"),
+        ("UNFIT.number", "int"),
+        ("UNFIT.other_images", "fails on images of 3x32x32"),
+        ("UNFIT.no_scores", r"\(2, 3072\)"),
+        ("UNFIT.frozen", "no trainable parameter"),
+        ("UNFIT.without_parameters", "no trainable parameter"),
     ],
 )
 def test_what_cannot_be_trained_is_a_wrong_request(train, network, said):
     with pytest.raises(RequestError, match=said):
-        train(model=f"{__name__}:{network.__name__}")
+        train(model=f"{__name__}:{network}")

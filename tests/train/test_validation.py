@@ -38,11 +38,6 @@ def test_a_run_is_evaluated_on_held_out_samples_where_it_would_be_tested(train):
     assert "validation" in console.file.getvalue(), "the table names what it was judged on"
 
 
-def test_a_run_without_held_out_samples_says_why_there_is_no_accuracy_on_them(trained):
-    summary = summarize(trained(), Measured())
-    assert summary["absent"]["validation_accuracy"] == "not requested: --validation N"
-
-
 def test_the_test_split_is_not_opened_and_counts_for_no_memory(train, monkeypatch):
     opened, messages = [], []
 
@@ -159,8 +154,9 @@ def test_why_there_is_no_test_accuracy_is_said_beside_reasons_of_other_kinds(tra
     assert result["absent"] == {"test_accuracy": untested, "test_top5": untested, **absent}
     assert "layers" not in result
     tested = {}
-    train(epochs=1, result=tested)
+    summary = summarize(train(epochs=1, result=tested), Measured())
     assert tested["absent"] == {}
+    assert summary["absent"]["validation_accuracy"] == "not requested: --validation N"
 
 
 def test_without_a_forecast_the_reason_is_told_in_its_place(train):
