@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
+_PREFETCH = 2  # batches of each worker, as in torch
 _WAITS, _RECEIVES, _TRAINS = range(3)  # what the training process does
 
 
@@ -74,7 +76,6 @@ class SimulatedEpoch:
     batches: Sequence[Batch]
     receive_s: float = 0.0
     hand_over_s: float = 0.0
-    prefetch: int = 2
     length: int = 0
 
     def with_workers(self, workers: int, machine: Machine) -> Simulated:
@@ -84,11 +85,55 @@ class SimulatedEpoch:
             training_s = sum(self.training_s) / count
             load_s = sum(each.cpu_s + each.sleep_s for each in self.batches) / count
             return Simulated(training_s + load_s, training_s, load_s)
-        sent = [Batch(each.cpu_s + self.hand_over_s, each.sleep_s) for each in self.batches]
-        epoch = replace(self, batches=sent)
-        ends_s, training_s, load_s = _simulate(epoch, workers, machine)
-        load_s -= count * self.hand_over_s
-        return Simulated(_mean_step_s(ends_s, self.length), training_s / count, load_s / count)
+        ends_s, training_s, load_s = self._simulate(workers, machine)
+        load_s = load_s / count - self.hand_over_s
+        return Simulated(_mean_step_s(ends_s, self.length), training_s / count, load_s)
+
+    def _simulate(self, workers: int, machine: Machine) -> tuple[list[float], float, float]:
+        """Return the end of each step, and the time that all training and all loading took."""
+        batches = [Batch(each.cpu_s + self.hand_over_s, each.sleep_s) for each in self.batches]
+        queues: list[deque[int]] = [deque() for _ in range(workers)]
+        left = [1.0] * len(batches)  # of each batch
+        to_give = iter(range(len(batches)))
+
+        def give(count: int) -> None:
+            """Give the next batches to the workers in turn."""
+            for number in islice(to_give, count):
+                queues[number % workers].append(number)
+
+        give(_PREFETCH * workers)
+        now_s = training_s = load_s = own_left_s = 0.0
+        ends_s: list[float] = []
+        does = _WAITS
+        while len(ends_s) < len(batches):
+            if does == _WAITS and not left[len(ends_s)]:
+                does, own_left_s = _RECEIVES, self.receive_s
+                give(1)
+            loading = [queue[0] for queue in queues if queue]
+            runnable = sum(batches[each].busy for each in loading)
+            own = {_WAITS: 0.0, _RECEIVES: 1.0, _TRAINS: machine.threads}[does]
+            speed, worker_speed = machine.speeds(own, runnable)
+            whole_s = [batches[each].took_s(worker_speed) for each in loading]
+            until_s = [left[each] * took_s for each, took_s in zip(loading, whole_s, strict=True)]
+            own_until_s = math.inf if does == _WAITS else own_left_s / speed
+            passes_s = min([own_until_s, *until_s])
+            now_s += passes_s
+            load_s += passes_s * len(loading)
+            training_s += passes_s if does == _TRAINS else 0.0
+            for each, took_s, end_s in zip(loading, whole_s, until_s, strict=True):
+                if end_s <= passes_s:  # one of these, or of the training, ends every time
+                    left[each] = 0.0
+                    queues[each % workers].popleft()
+                else:
+                    left[each] -= passes_s / took_s
+            if own_until_s > passes_s:
+                own_left_s -= passes_s * speed
+            elif does == _RECEIVES:
+                does, own_left_s = _TRAINS, self.training_s[len(ends_s)]
+            else:
+                does = _WAITS
+                ends_s.append(now_s)
+        return ends_s, training_s, load_s
 
 
 def _mean_step_s(ends_s: Sequence[float], length: int) -> float:
@@ -99,54 +144,3 @@ def _mean_step_s(ends_s: Sequence[float], length: int) -> float:
     first, last = count // 4, count - count // 4
     steady_s = (ends_s[last] - ends_s[first]) / (last - first)
     return (ends_s[-1] + (length - count) * steady_s) / length
-
-
-def _simulate(
-    epoch: SimulatedEpoch, workers: int, machine: Machine
-) -> tuple[list[float], float, float]:
-    """Return the end of each step, and the time that all training and all loading took."""
-    count, given = len(epoch.batches), 0
-    queues: list[deque[int]] = [deque() for _ in range(workers)]
-    left = [1.0] * count  # of each batch
-    now_s = training_s = load_s = own_left_s = 0.0
-    ends_s: list[float] = []
-    does = _WAITS
-    for _ in range(epoch.prefetch * workers):
-        given = _give(queues, given, count)
-    while len(ends_s) < count:
-        if does == _WAITS and not left[len(ends_s)]:
-            does, own_left_s = _RECEIVES, epoch.receive_s
-            given = _give(queues, given, count)
-        loading = [queue[0] for queue in queues if queue]
-        runnable = sum(epoch.batches[each].busy for each in loading)
-        own = {_WAITS: 0.0, _RECEIVES: 1.0, _TRAINS: machine.threads}[does]
-        speed, worker_speed = machine.speeds(own, runnable)
-        whole_s = [epoch.batches[each].took_s(worker_speed) for each in loading]
-        until_s = [left[each] * took_s for each, took_s in zip(loading, whole_s, strict=True)]
-        own_until_s = math.inf if does == _WAITS else own_left_s / speed
-        passes_s = min([own_until_s, *until_s])
-        now_s += passes_s
-        load_s += passes_s * len(loading)
-        training_s += passes_s if does == _TRAINS else 0.0
-        for each, took_s, end_s in zip(loading, whole_s, until_s, strict=True):
-            if end_s <= passes_s:  # one of these, or of the training, ends every time
-                left[each] = 0.0
-                queues[each % workers].popleft()
-            else:
-                left[each] -= passes_s / took_s
-        if own_until_s > passes_s:
-            own_left_s -= passes_s * speed
-        elif does == _RECEIVES:
-            does, own_left_s = _TRAINS, epoch.training_s[len(ends_s)]
-        else:
-            does = _WAITS
-            ends_s.append(now_s)
-    return ends_s, training_s, load_s
-
-
-def _give(queues: list[deque[int]], given: int, count: int) -> int:
-    """Give the next batch to the next worker in turn; return the number of batches given."""
-    if given < count:
-        queues[given % len(queues)].append(given)
-        return given + 1
-    return given

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean, mode
 
 from stepscope.analyze.findings.finding import RunView
 from stepscope.analyze.loader_simulation import Batch, Machine, SimulatedEpoch
@@ -41,14 +42,8 @@ class StepModel:
 
     step_s: float
     workers: int
-    cpus: int
-    threads: float
+    machine: Machine
     epoch: SimulatedEpoch
-
-    @property
-    def machine(self) -> Machine:
-        """The cores, and how many the training would use."""
-        return Machine(self.cpus, self.threads)
 
     @cached_property
     def _scale(self) -> float:
@@ -60,10 +55,10 @@ class StepModel:
         if workers == self.workers:
             return self.step_s
         if workers == 0:
-            alone = _scaled(self.epoch, 1 / _IN_WORKER, 1.0)
+            alone = _scaled(self.epoch, cpu=1 / _IN_WORKER)
             return alone.with_workers(0, self.machine).step_s
         ratio = _IN_WORKER if self.workers == 0 else 1.0
-        return self._step_s(_scaled(self.epoch, ratio, 1.0), workers)
+        return self._step_s(_scaled(self.epoch, cpu=ratio), workers)
 
     def step_without_loading(self) -> float:
         """Return the expected time of a step whose data costs nothing."""
@@ -71,7 +66,7 @@ class StepModel:
 
     def with_cheaper_loading(self, share: float) -> float:
         """Return the expected time of a step if loading does without this share of its work."""
-        return self._step_s(_scaled(self.epoch, 1 - share, 1 - share), self.workers)
+        return self._step_s(_scaled(self.epoch, cpu=1 - share, sleep=1 - share), self.workers)
 
     def _step_s(self, epoch: SimulatedEpoch, workers: int) -> float:
         return self._scale * epoch.with_workers(workers, self.machine).step_s
@@ -83,7 +78,7 @@ class StepModel:
         return min(w for w, step_s in times.items() if step_s <= fastest_s * (1 + _AS_GOOD))
 
 
-def _scaled(epoch: SimulatedEpoch, cpu: float, sleep: float) -> SimulatedEpoch:
+def _scaled(epoch: SimulatedEpoch, cpu: float = 1.0, sleep: float = 1.0) -> SimulatedEpoch:
     batches = [Batch(each.cpu_s * cpu, each.sleep_s * sleep) for each in epoch.batches]
     return replace(epoch, batches=batches)
 
@@ -98,13 +93,21 @@ def step_model(view: RunView) -> StepModel | None:
     environment = view.run.info.get("environment", {})
     cpus = environment.get("cpus_usable") or 1
     most = float(min(int(environment.get("threads") or 1), cpus))
-    cpu_s = training_cpu_s(view)
+    cpu_s = _training_cpu_s(view)
     if cpu_s is not None and workers == 0:
         cpu_s -= known_mean(view.column("load_cpu_s")) or 0.0
-    model = StepModel(view.mean_step_s, workers, cpus, most, epoch)
+    model = StepModel(view.mean_step_s, workers, Machine(cpus, most), epoch)
     if workers == 0:
-        return replace(model, threads=_threads(cpu_s, model.step_without_loading(), most))
+        return replace(model, machine=_used(model.machine, cpu_s, model.step_without_loading()))
     return _fitted(model, mean_load_s, cpu_s)
+
+
+def loading_on_cpu(view: RunView) -> float | None:
+    """Return the share of the time of loading on a CPU, of the batches that record it."""
+    both = zip(view.column("load_cpu_s"), view.column("load_s"), strict=True)
+    known = [(cpu_s, load_s) for cpu_s, load_s in both if None not in (cpu_s, load_s)]
+    known_s = sum(load_s for _, load_s in known)
+    return sum(cpu_s for cpu_s, _ in known) / known_s if known_s else None
 
 
 def _measured_epoch(view: RunView, mean_load_s: float, workers: int) -> SimulatedEpoch:
@@ -114,9 +117,8 @@ def _measured_epoch(view: RunView, mean_load_s: float, workers: int) -> Simulate
     training_s = [max(0.0, step_s - wait_s) for step_s, wait_s in both]
     loads_s = [mean_load_s if each is None else each for each in view.column("load_s")]
     cpus_s = view.column("load_cpu_s")
-    known = [(cpu, load) for cpu, load in zip(cpus_s, loads_s, strict=True) if cpu is not None]
-    known_s = sum(load for _, load in known)
-    busy = min(1.0, sum(cpu for cpu, _ in known) / known_s) if known_s else 1.0
+    on_cpu = loading_on_cpu(view)
+    busy = 1.0 if on_cpu is None else min(1.0, on_cpu)
     batches = []
     for load, cpu in zip(loads_s, cpus_s, strict=True):
         cpu_s = busy * load if cpu is None else cpu
@@ -146,16 +148,16 @@ def _share_of_mean(times_s: list[float], some: slice) -> float:
     return some_s / len(times_s[some]) / (total_s / len(times_s))
 
 
-def _threads(cpu_s: float | None, training_s: float, most: float) -> float:
-    """Return how many cores the training would use; all of its threads if unknown."""
+def _used(machine: Machine, cpu_s: float | None, training_s: float) -> Machine:
+    """Return how many of its threads the training would use; all if its CPU time is unknown."""
     if cpu_s is None or not training_s:
-        return most
-    return min(max(1.0, cpu_s / training_s), most)
+        return machine
+    return replace(machine, threads=min(max(1.0, cpu_s / training_s), machine.threads))
 
 
 def _without_waits_for_cores(model: StepModel) -> SimulatedEpoch:
     """Return the epoch without waits that only some batches have and a shared core explains."""
-    shared = (model.workers + model.threads) / model.cpus
+    shared = (model.workers + model.machine.threads) / model.machine.cores
     least_s = quantile(sorted(each.sleep_s for each in model.epoch.batches), 0.1)
     batches = [
         each
@@ -174,22 +176,19 @@ def _fitted(model: StepModel, load_s: float, cpu_s: float | None) -> StepModel:
     waits_s = sum(each.sleep_s for each in measured.batches) / count
     asleep = 1.0
     for _ in range(_ROUNDS):
-        threads = _threads(cpu_s, alone_s, Machine(model.cpus, model.threads).threads)
-        epoch = replace(_scaled(measured, 1.0, asleep), training_s=[alone_s] * count)
-        found = epoch.with_workers(model.workers, Machine(model.cpus, threads))
+        machine = _used(model.machine, cpu_s, alone_s)
+        epoch = replace(_scaled(measured, sleep=asleep), training_s=[alone_s] * count)
+        found = epoch.with_workers(model.workers, machine)
         alone_s *= training_s / found.training_s if found.training_s else 1.0
         if waits_s:
             asleep = min(1.0, max(0.0, asleep + (load_s - found.load_s) / waits_s))
-    return replace(model, epoch=epoch, threads=threads)
+    return replace(model, epoch=epoch, machine=machine)
 
 
-def training_cpu_s(view: RunView) -> float | None:
+def _training_cpu_s(view: RunView) -> float | None:
     """Return the CPU time of the training process for one step; None if not sampled."""
-    starts, ends = view.column("start_s"), view.step_s
-    table = view.run.telemetry
-    if not starts:
-        return None
-    begin_s, end_s = starts[0], starts[-1] + ends[-1]
+    starts, table = view.column("start_s"), view.run.telemetry
+    begin_s, end_s = starts[0], starts[-1] + view.step_s[-1]
     inside = [
         (time_s, cpu_s)
         for time_s, cpu_s in zip(table["time_s"], table["main_cpu_s"], strict=True)
@@ -197,8 +196,8 @@ def training_cpu_s(view: RunView) -> float | None:
     ]
     if len(inside) < 2 or inside[-1][0] - inside[0][0] < 0.3 * (end_s - begin_s):
         return None
-    rate = float((inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]))
-    return rate * view.mean_step_s
+    (first_s, before_s), *_, (last_s, after_s) = inside
+    return float((after_s - before_s) / (last_s - first_s)) * view.mean_step_s
 
 
 def restart_s(view: RunView) -> float:
@@ -208,11 +207,11 @@ def restart_s(view: RunView) -> float:
     for epoch, step, data_s in zip(steps["epoch"], steps["step"], steps["data_s"], strict=True):
         if step == 1 and data_s is not None:
             waits_s[epoch] = max(0.0, data_s - usual_s)
-    total_s = 0.0
-    for row in view.run.epoch_rows("train")[1:]:
-        if row["total_s"]:
-            total_s += row["loader_start_s"] + row["loader_stop_s"] + waits_s[row["epoch"]]
-    return total_s
+    return sum(
+        row["loader_start_s"] + row["loader_stop_s"] + waits_s[row["epoch"]]
+        for row in view.trained[1:]
+        if row["total_s"]
+    )
 
 
 def batch_costs(view: RunView) -> tuple[float, float, float]:
@@ -233,17 +232,15 @@ def batch_costs(view: RunView) -> tuple[float, float, float]:
             "what-if: batch_size: wanted steps with their samples, found none. "
             "Count them: stepscope trace SCRIPT"
         )
-    sizes = [size for size, _ in known]
-    usual = max(set(sizes), key=sizes.count)
-    training_s = sum(took_s for _, took_s in known) / len(known)
+    usual = mode(size for size, _ in known)
+    training_s = fmean(took_s for _, took_s in known)
     small = [(size, took_s) for size, took_s in known if size <= 0.75 * usual]
     if len(small) >= 3:
-        size = sum(size for size, _ in small) / len(small)
+        size = fmean(size for size, _ in small)
         large_s = median([took_s for size, took_s in known if size == usual])
         each_s = (large_s - median([took_s for _, took_s in small])) / (usual - size)
         each_s = min(max(each_s, 0.0), training_s / usual)
     else:
-        fixed_s = (view.mean("optimizer_s") or 0.0) + (view.mean("other_s") or 0.0)
-        each_s = max(training_s - fixed_s, 0.0) / usual
+        each_s = max(training_s - view.mean_s("optimizer", "other"), 0.0) / usual
     fixed_s = max(training_s - each_s * usual, 0.0)
     return fixed_s, each_s + max(0.0, view.mean_step_s - training_s) / usual, usual

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from stepscope.analyze.findings.finding import Finding, RunView
-from stepscope.analyze.step_model import StepModel, restart_s, step_model
+from stepscope.analyze.step_model import StepModel, loading_on_cpu, restart_s, step_model
 from stepscope.stats import median
 from stepscope.units import format_count, format_duration, format_share
 
@@ -100,9 +100,8 @@ def _best_change(view: RunView, model: StepModel, part: _Part | None) -> _Change
 def _step_without_slow_samples(view: RunView) -> float | None:
     """Return the mean time of steps whose batch has no slow sample; None if they are few."""
     loader = view.run.summary.get("loader")
-    slow_s = (
-        min((each["took_s"] for each in loader["slow_samples"]), default=0.0) if loader else 0.0
-    )
+    slow = loader["slow_samples"] if loader else []
+    slow_s = min((each["took_s"] for each in slow), default=0.0)
     both = zip(view.step_s, view.column("load_s"), strict=True)
     quick = [step_s for step_s, load_s in both if load_s is not None and load_s < slow_s / 2]
     return sum(quick) / len(quick) if len(quick) >= _FEWEST_BATCHES else None
@@ -113,15 +112,14 @@ def _slow_samples_of_evaluations_s(view: RunView) -> float:
     loader, trained = view.run.summary.get("loader"), view.run.summary.get("samples")
     if loader is None or trained is None or not loader["sample_s"]:
         return 0.0
-    rows = (row for row in view.run.epoch_rows() if row["split"] != "train")
-    evaluation_s = sum(row["total_s"] or 0.0 for row in rows)
     others = max(0, loader["samples"] - trained)
+    evaluation_s = sum(row["total_s"] for row in view.evaluations)
     return min(evaluation_s, others * loader["sample_s"] * loader["slow_share"])
 
 
 def _settings(view: RunView, workers: int) -> str:
     """Return the settings of a loader with so many workers, which are started once."""
-    persistent = ", persistent_workers=True" if len(view.run.epoch_rows("train")) > 1 else ""
+    persistent = ", persistent_workers=True" if len(view.trained) > 1 else ""
     return f"num_workers={workers}{persistent}"
 
 
@@ -167,13 +165,11 @@ def _evidence(view: RunView, part: _Part | None) -> tuple[str, ...]:
         f"{format_duration(data_s)} of a mean step of {format_duration(view.mean_step_s)} waits "
         "for data"
     ]
-    both = zip(view.column("load_cpu_s"), view.column("load_s"), strict=True)
-    known = [(cpu_s, took_s) for cpu_s, took_s in both if cpu_s is not None and took_s is not None]
-    known_s = sum(took_s for _, took_s in known)
     if load_s:
+        on_cpu = loading_on_cpu(view)
         said = f"a batch takes {format_duration(load_s)} to load"
-        if known_s:
-            said += f", {format_share(sum(cpu_s for cpu_s, _ in known) / known_s)} of it on a CPU"
+        if on_cpu is not None:
+            said += f", {format_share(on_cpu)} of it on a CPU"
         evidence.append(said)
     if load_s and workers:
         each = format_duration(load_s / workers)
@@ -204,14 +200,13 @@ def restarted_workers(view: RunView) -> Finding | None:
         return None
     if too_many_workers(view) is not None:  # which recommends the same
         return None
-    epochs = len(view.run.epoch_rows("train")) - 1
+    epochs = len(view.trained) - 1
     return Finding(
         "worker_restarts",
         f"Every epoch starts its {format_count(view.workers, 'worker')} anew, which takes "
         f"{format_duration(spent_s / max(epochs, 1))} each time.",
         (f"{format_duration(spent_s)} in {epochs} epochs after the first",),
-        None,
-        spent_s / wall_s,
+        weight=spent_s / wall_s,
         saves_s=spent_s,
         change="set persistent_workers=True",
     )
@@ -220,13 +215,13 @@ def restarted_workers(view: RunView) -> Finding | None:
 def too_many_workers(view: RunView) -> Finding | None:
     """Report more workers than the CPUs can run, if fewer would be as fast."""
     model = step_model(view)
-    if model is None or model.workers <= _TOO_MANY * model.cpus:
+    if model is None or model.workers <= _TOO_MANY * model.machine.cores:
         return None
     best, again_s = max(1, model.best_workers()), restart_s(view)
     return Finding(
         "too_many_workers",
-        f"{model.workers} workers share {format_count(model.cpus, 'CPU')} with the training: "
-        f"{best} would load as fast.",
+        f"{model.workers} workers share {format_count(model.machine.cores, 'CPU')} with the "
+        f"training: {best} would load as fast.",
         (f"starting them again takes {format_duration(again_s)} after the first epoch",),
         view.again("workers"),
         min(1.0, max(0.05, again_s / (view.run.summary.get("wall_s") or 1.0))),
@@ -285,7 +280,7 @@ def bad_samples(view: RunView) -> Finding | None:
     if len(bad) > 5:
         evidence.append(f"and {len(bad) - 5} more in events.jsonl")
     text = f"{len(bad)} samples could not be read and were skipped."
-    return Finding("bad_samples", text, tuple(evidence), None, 1.0)
+    return Finding("bad_samples", text, tuple(evidence), weight=1.0)
 
 
 def retried_requests(view: RunView) -> Finding | None:
@@ -300,6 +295,5 @@ def retried_requests(view: RunView) -> Finding | None:
         f"{sum(each['retries'] for each in retried)} requests to the object store were retried, "
         f"after {waited_s:.1f} s of waiting.",
         tuple(sorted({str(reason) for each in retried for reason in each.get("reasons") or ()})),
-        None,
-        min(1.0, waited_s / wall_s) if wall_s else 0.05,
+        weight=min(1.0, waited_s / wall_s) if wall_s else 0.05,
     )
