@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from stepscope.analyze.energy_use import (
 from stepscope.analyze.findings import findings_of
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.records import schema
-from stepscope.records.run_reader import Run
+from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Table
 from stepscope.records.types import EnergyFigures
 
@@ -58,11 +57,9 @@ def recorded(tmp_path: Path) -> Record:
     def record(
         events: Sequence[Mapping[str, Any]], energy: Sequence[Any] = (), **tables: Any
     ) -> Run:
-        run = write_tables(tmp_path, **tables)
+        write_tables(tmp_path, events=events, **tables)
         write_table(tmp_path, schema.ENERGY, energy)
-        lines = (json.dumps(event) for event in events)
-        (tmp_path / schema.EVENTS).write_text("".join(f"{line}\n" for line in lines))
-        return run
+        return load_run(tmp_path)
 
     return record
 

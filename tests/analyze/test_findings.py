@@ -38,9 +38,8 @@ class Planted:
     def findings(self) -> dict[str, Finding]:
         epochs = [*self._epochs(), *self.evaluations]
         tables = ([*self._steps()], epochs, [*self.telemetry])
-        run = write_tables(self.path, *tables, **{"spec": {"workers": 0}, **self.info})
-        events = "".join(json.dumps(event) + "\n" for event in self.events)
-        (self.path / schema.EVENTS).write_text(events)
+        info = {"spec": {"workers": 0}, **self.info}
+        run = write_tables(self.path, *tables, events=self.events, **info)
         found = findings_of(run)
         assert all(0 < finding.weight <= 1 for finding in found)
         for finding in found:

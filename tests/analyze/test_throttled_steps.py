@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +19,7 @@ from stepscope.analyze.comparison import compare
 from stepscope.analyze.comparison_sides import read_sides
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.analyze.throttled_time import slowdown, throttled_ranges
-from stepscope.records import schema
-from stepscope.records.run_reader import Run, load_run
+from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.records.throttled_steps import (
     ThrottledTime,
@@ -64,11 +62,8 @@ def seconds(count: int, slow: Sequence[int] = (), epoch_of: int = 20) -> list[di
 @pytest.fixture
 def recorded(tmp_path: Path) -> Record:
     def record(events: Sequence[Event], steps: Any, name: str = "run", **info: Any) -> Run:
-        run = write_tables(tmp_path / name, steps, **info)
-        lines = "".join(f"{json.dumps(event)}\n" for event in events)
-        (run.path / schema.EVENTS).write_text(lines)
-        summary = summarize(load_run(run.path), Measured())
-        return write_tables(tmp_path / name, steps, summary=summary, **info)
+        run = write_tables(tmp_path / name, steps, events=events, **info)
+        return run.with_summary(summarize(run, Measured()))
 
     return record
 

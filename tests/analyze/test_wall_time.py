@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from written_tables import epoch_row, step, write_tables
 
 from stepscope.analyze.wall_time import PARTS, time_by_part, wall_spans
-from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import WallSpan
 
@@ -27,9 +25,7 @@ def train_row(epoch: int, start_s: float, total_s: float) -> dict[str, Any]:
 def recorded(
     path: Path, epochs: Sequence[dict[str, Any]], events: Sequence[Mapping[str, Any]] = ()
 ) -> Run:
-    run = write_tables(path, [step(1, data_s=0.25), step(2)], epochs)
-    (path / schema.EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events))
-    return run
+    return write_tables(path, [step(1, data_s=0.25), step(2)], epochs, events=events)
 
 
 def parts(spans: list[WallSpan]) -> list[tuple[str, float, float]]:

@@ -19,7 +19,6 @@ from stepscope.analyze.step_model import step_model
 from stepscope.analyze.what_if import MODEL_ERROR, expected_speedup, what_if
 from stepscope.cli.report import report
 from stepscope.errors import RequestError
-from stepscope.records import schema
 from stepscope.records.run_reader import Run
 
 STEPS = 40
@@ -57,9 +56,7 @@ def recorded(
         "environment": {"cpus_usable": 2, "threads": threads, "device": device},
         "summary": {"wall_s": steps_s + 10.0, **(summary or {})},
     }
-    run = write_tables(path, rows, [epoch_row(1, 0.0, **train), *epochs], **info)
-    (path / schema.EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events))
-    return run
+    return write_tables(path, rows, [epoch_row(1, 0.0, **train), *epochs], events=events, **info)
 
 
 # --- Workers
@@ -72,14 +69,15 @@ def test_workers_overlap_sleep(tmp_path: Path) -> None:
     assert what_if(run, "workers=8").step_s == pytest.approx(0.025, rel=0.2)
 
 
-def test_a_worker_has_the_core_that_training_leaves(tmp_path: Path) -> None:
-    run = recorded(tmp_path, training_s=0.03, load_s=0.02, threads=1)
-    assert what_if(run, "workers=1").step_s == pytest.approx(0.031, rel=0.06)
-
-
-def test_workers_bring_little_if_training_uses_all_cores(tmp_path: Path) -> None:
-    run = recorded(tmp_path, training_s=0.03, load_s=0.02, threads=2)
-    assert what_if(run, "workers=1").speedup < 1.05
+def test_a_worker_has_the_core_that_training_leaves_and_brings_little_without(
+    tmp_path: Path,
+) -> None:
+    one, both = (
+        recorded(tmp_path / str(threads), training_s=0.03, load_s=0.02, threads=threads)
+        for threads in (1, 2)
+    )
+    assert what_if(one, "workers=1").step_s == pytest.approx(0.031, rel=0.06)
+    assert what_if(both, "workers=1").speedup < 1.05
 
 
 def test_the_measured_number_of_workers_changes_nothing(tmp_path: Path) -> None:
@@ -160,10 +158,11 @@ def test_the_interval_contains_the_speedup_and_grows_with_noise(tmp_path: Path) 
     assert widths[1] > widths[0]
 
 
-@given(st.floats(1, 1e5), st.floats(-2, 0.99))
+@given(st.floats(0.1, 1e6), st.floats(-2, 1.2))
 def test_no_saving_is_more_certain_than_the_model(wall_s: float, share: float) -> None:
     speedup, (low, high) = expected_speedup(wall_s, share * wall_s)
-    assert 0 < low <= speedup <= high
+    assert 0 < low <= speedup <= high <= 51
+    assert low >= 1 or share < 0
     left = 1 - share
     if 0.05 < share < 0.5:
         assert 1 / low - 1 / speedup == pytest.approx(MODEL_ERROR * min(share, left), rel=1e-3)
@@ -181,10 +180,8 @@ def test_a_free_loader_is_the_ceiling(tmp_path: Path) -> None:
 
 
 def test_evaluations_are_saved_but_the_first(tmp_path: Path) -> None:
-    more = [epoch_row(n, n * 5.0, split="train", total_s=1.0) for n in (2, 3, 4)]
+    more = [epoch_row(n, n * 5.0, split="train") for n in (2, 3, 4)]
     tests = [epoch_row(n, n * 5.0 + 2, total_s=2.0) for n in (1, 2, 3, 4)]
-    for row in more:
-        row |= {"loader_start_s": 0.1, "loader_stop_s": 0.1}
     run = recorded(tmp_path, epochs=[*more, *tests], summary={"wall_s": 30.0})
     assert what_if(run, "evaluate_every=4").wall_s == pytest.approx(24.0)
     assert what_if(run, "evaluate-every=1").speedup == pytest.approx(1.0)
@@ -242,13 +239,8 @@ def test_a_larger_batch_saves_the_fixed_part_of_a_step(tmp_path: Path) -> None:
     ],
 )
 def test_a_refusal_says_what_was_wanted_and_found(tmp_path: Path, question: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError, match=r"^what-if: .*wanted .*, found .*stepscope "):
         what_if(recorded(tmp_path), question)
-    said = str(refused.value)
-    assert said.startswith("what-if: ")
-    assert "wanted " in said
-    assert "found " in said
-    assert "stepscope " in said
 
 
 def test_a_run_that_has_not_ended_is_refused(tmp_path: Path) -> None:

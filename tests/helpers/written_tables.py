@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,12 @@ def epoch_row(epoch: int, start_s: float | None, **changes: Any) -> dict[str, An
 
 
 def write_tables(
-    folder: Path, steps: Rows = (), epochs: Rows = (), telemetry: Rows = (), **info: Any
+    folder: Path,
+    steps: Rows = (),
+    epochs: Rows = (),
+    telemetry: Rows = (),
+    events: Sequence[Mapping[str, Any]] = (),
+    **info: Any,
 ) -> Run:
     """Write a run folder of these rows, completed unless `info` says something else."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,6 +56,7 @@ def write_tables(
     tables = {schema.STEPS: steps, schema.EPOCHS: epochs, schema.TELEMETRY: telemetry}
     for file, rows in tables.items():
         write_table(folder, file, rows)
+    (folder / schema.EVENTS).write_text("".join(f"{json.dumps(event)}\n" for event in events))
     return load_run(folder)
 
 
