@@ -253,17 +253,12 @@ def _rounds_that_decide(compared: ComparedSide, runs: int) -> int | None:
     if compared["verdict"] == CANNOT_TELL:
         return max(_USUAL_ROUNDS, runs + 1)
     needed = compared["rounds_needed_for_5_percent"]
-    if compared["verdict"] != NO_DIFFERENCE or needed is None or slowdown_is_excluded(compared):
+    if compared["verdict"] != NO_DIFFERENCE or needed is None or slower_than(compared) is False:
         return None
     return max(needed, runs + 1)
 
 
-def slowdown_is_excluded(compared: ComparedSide) -> bool:
-    """Return whether the interval excludes a slowdown of the size that is sought."""
-    return slower_than(compared, SOUGHT_SLOWDOWN) is False
-
-
-def slower_than(compared: ComparedSide, most_slowdown: float) -> bool | None:
+def slower_than(compared: ComparedSide, most_slowdown: float = SOUGHT_SLOWDOWN) -> bool | None:
     """Return whether the whole interval is below this loss of throughput; None if undecided."""
     ratio = compared["ratio"]
     if ratio is None or ratio["low"] is None or ratio["high"] is None:

@@ -87,8 +87,10 @@ def _communication_of(sweep: Sweep, trials: Iterable[Trial]) -> float | None:
 def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> MeasuredScaling:
     values, base = scale.values(mode, count), scale.base
     trials = _trials_with_rate(sweep, values)
-    rates = _by_round(trials)
-    at_base = _by_round(_trials_with_rate(sweep, scale.values(mode, base)))
+    rates, at_base = (
+        {trial.repeat: trial.metrics["steady_samples_per_s"] or 0.0 for trial in each}
+        for each in (trials, _trials_with_rate(sweep, scale.values(mode, base)))
+    )
     row: MeasuredScaling = {
         "mode": mode,
         "processes": count,
@@ -120,10 +122,6 @@ def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> MeasuredScaling:
         "efficiency": ratio.ratio * base / count,
         "rounds": len(shared),
     }
-
-
-def _by_round(trials: Iterable[Trial]) -> dict[int, float]:
-    return {trial.repeat: trial.metrics["steady_samples_per_s"] or 0.0 for trial in trials}
 
 
 # --- Processes that share the CPUs

@@ -18,31 +18,41 @@ _IN_DOUBT = ("busy_machine", "throttling")
 # What may end a longer run comes before a gain below this.
 _THREATS = ("growing_memory", "swapping")
 _PRESSING = 1.3
+_NO_GAIN: Verdict = {
+    "text": "",
+    "cause": "",
+    "expected_speedup": None,
+    "interval": None,
+    "command": None,
+}
 
 
 def verdict_on(run: Run, findings: list[Finding] | None = None) -> Verdict:
     """Return the change to make first, or that there is nothing obvious to gain."""
     found = findings_of(run) if findings is None else findings
-    wall_s = run.summary.get("wall_s")
+    wall_s, best, speedup, interval = run.summary.get("wall_s"), None, 1.0, [1.0, 1.0]
     if run.status not in (schema.COMPLETED, schema.RUNNING):
-        return _verdict(_ending(run), run.status)
-    doubt = next((each for each in found if each.name in _IN_DOUBT), None)
-    if doubt is not None:
-        return _verdict(doubt.text, doubt.name, command=doubt.command)
-    best = max(found, key=lambda each: each.saves_s or 0.0, default=None)
-    saves_s = 0.0 if best is None else best.saves_s or 0.0
-    speedup, interval = expected_speedup(wall_s, saves_s) if wall_s else (1.0, [1.0, 1.0])
-    threat = next((each for each in found if each.name in _THREATS), None)
-    if threat is not None and speedup < _PRESSING:
-        return _verdict(threat.text, threat.name, command=threat.command)
+        return {**_NO_GAIN, "text": _ending(run), "cause": run.status}
+    if wall_s:
+        best = max(found, key=lambda each: each.saves_s or 0.0, default=None)
+        speedup, interval = expected_speedup(wall_s, (best and best.saves_s) or 0.0)
+    first = [each for each in found if each.name in _IN_DOUBT]
+    if speedup < _PRESSING:
+        first += [each for each in found if each.name in _THREATS]
+    if first:
+        about = first[0]
+        return {**_NO_GAIN, "text": about.text, "cause": about.name, "command": about.command}
     if best is None or wall_s is None or speedup < _WORTHWHILE:
-        return _verdict(_nothing(run.summary), "none")
+        return {**_NO_GAIN, "text": _nothing(run.summary), "cause": "none"}
     change = best.change or "change this"
-    text = (
-        f"{best.text} {change[0].upper()}{change[1:]}: {_gain(speedup, interval)}, "
-        f"{format_duration(wall_s)} becomes {format_duration(wall_s / speedup)}."
-    )
-    return _verdict(text, best.name, speedup, interval, best.command)
+    return {
+        "text": f"{best.text} {change[0].upper()}{change[1:]}: {_gain(speedup, interval)}, "
+        f"{format_duration(wall_s)} becomes {format_duration(wall_s / speedup)}.",
+        "cause": best.name,
+        "expected_speedup": speedup,
+        "interval": interval,
+        "command": best.command,
+    }
 
 
 def _gain(speedup: float, interval: list[float]) -> str:
@@ -50,26 +60,9 @@ def _gain(speedup: float, interval: list[float]) -> str:
     if speedup >= _MOST_STATED:
         return f"about {_MOST_STATED} times faster or more"
     low, middle, high = (
-        f"{each:.2f}" if each < 1.5 else f"{each:.1f}"
-        for each in (interval[0], speedup, interval[1])
+        f"{each:.{2 if each < 1.5 else 1}f}" for each in (interval[0], speedup, interval[1])
     )
     return f"about {middle} times faster ({low} to {high})"
-
-
-def _verdict(
-    text: str,
-    cause: str,
-    speedup: float | None = None,
-    interval: list[float] | None = None,
-    command: str | None = None,
-) -> Verdict:
-    return {
-        "text": text,
-        "cause": cause,
-        "expected_speedup": speedup,
-        "interval": interval,
-        "command": command,
-    }
 
 
 def _nothing(figures: Summary) -> str:

@@ -6,7 +6,6 @@ that disagrees by a little moves a boundary and loses no time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -37,7 +36,14 @@ def wall_spans(run: Run, wall_s: float | None) -> list[WallSpan]:
     if not epochs or wall_s is None:
         return []
     evaluations = [row for row in run.epoch_rows() if row["split"] != "train" and row["total_s"]]
-    inner = [*_evaluations(evaluations), *_checkpoints(run)]
+    inner = [
+        *(_Known(EVALUATION, row["start_s"], _end_s(row)) for row in evaluations),
+        *(
+            _Known(CHECKPOINTS, event["time_s"] - event["took_s"], event["time_s"])
+            for event in run.events
+            if event["event"] == "checkpoint"
+        ),
+    ]
     outer = [_of_epoch(row, evaluations) for row in epochs]
     outer.sort(key=lambda each: each.start_s)
     first_s = _first_batch_s(run, min(epochs, key=lambda row: row["start_s"]))
@@ -50,28 +56,20 @@ def wall_spans(run: Run, wall_s: float | None) -> list[WallSpan]:
         _Known(FIRST_BATCH, outer[0].start_s, outer[0].start_s + first_s),
         *outer,
     ]
-    return list(_partition(known, wall_s))
+    return _partition(known, wall_s)
 
 
 def _of_epoch(row: EpochRow, evaluations: list[EpochRow]) -> _Known:
     """Return an epoch from its begin to its end; its own time leaves out evaluations in it."""
-    end_s = row["start_s"] + row["total_s"]
+    end_s = _end_s(row)
     for each in evaluations:
         if row["start_s"] <= each["start_s"] < end_s:
             end_s += each["total_s"]
     return _Known(TRAINING, row["start_s"], end_s)
 
 
-def _evaluations(rows: list[EpochRow]) -> Iterator[_Known]:
-    for row in rows:
-        yield _Known(EVALUATION, row["start_s"], row["start_s"] + row["total_s"])
-
-
-def _checkpoints(run: Run) -> Iterator[_Known]:
-    """Yield the checkpoints with an event, which has the time of their end."""
-    for event in run.events:
-        if event["event"] == "checkpoint":
-            yield _Known(CHECKPOINTS, event["time_s"] - event["took_s"], event["time_s"])
+def _end_s(row: EpochRow) -> float:
+    return row["start_s"] + row["total_s"]
 
 
 def _first_batch_s(run: Run, first: EpochRow) -> float:
@@ -83,8 +81,8 @@ def _first_batch_s(run: Run, first: EpochRow) -> float:
     return 0.0
 
 
-def _partition(known: list[_Known], wall_s: float) -> Iterator[WallSpan]:
-    """Yield what each moment belongs to: the first of the parts that contain it, or a gap."""
+def _partition(known: list[_Known], wall_s: float) -> list[WallSpan]:
+    """Return what each moment belongs to: the first of the parts that contain it, or a gap."""
     edges = sorted(
         {min(max(edge, 0.0), wall_s) for each in known for edge in (each.start_s, each.end_s)}
         | {0.0, wall_s}
@@ -92,7 +90,7 @@ def _partition(known: list[_Known], wall_s: float) -> Iterator[WallSpan]:
     last_s = min(max(each.end_s for each in known), wall_s)
     opening = sorted(range(len(known)), key=lambda at: known[at].start_s)
     open_at: list[int] = []
-    span: WallSpan | None = None
+    spans: list[WallSpan] = []
     following = 0
     for start_s, end_s in pairwise(edges):
         while following < len(opening) and known[opening[following]].start_s <= start_s:
@@ -100,14 +98,11 @@ def _partition(known: list[_Known], wall_s: float) -> Iterator[WallSpan]:
             following += 1
         open_at = [at for at in open_at if known[at].end_s > start_s]
         part = known[min(open_at)].part if open_at else SHUTDOWN if start_s >= last_s else GAPS
-        if span is not None and span["part"] == part and part not in (TRAINING, EVALUATION):
-            span["total_s"] = end_s - span["start_s"]
-            continue
-        if span is not None:
-            yield span
-        span = {"part": part, "start_s": start_s, "total_s": end_s - start_s}
-    if span is not None:
-        yield span
+        if spans and spans[-1]["part"] == part and part not in (TRAINING, EVALUATION):
+            spans[-1]["total_s"] = end_s - spans[-1]["start_s"]
+        else:
+            spans.append({"part": part, "start_s": start_s, "total_s": end_s - start_s})
+    return spans
 
 
 def time_by_part(spans: list[WallSpan], checkpoints_s: float = 0.0) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from stepscope.analyze.comparison import as_sentence, runs_each, slowdown_is_excluded
+from stepscope.analyze.comparison import as_sentence, runs_each, slower_than
 from stepscope.records import schema
 from stepscope.records.types import CompareAnswer, ComparedFigures, ComparedSide
 from stepscope.report.terminal.table_style import print_prose, print_rows, printable, say
@@ -164,7 +164,7 @@ def _answer(each: ComparedSide, baseline: ComparedFigures) -> str:
     if each["verdict"] != NO_DIFFERENCE:
         return f"{each['name']} is {each['verdict']} than {baseline['name']}: {seen}."
     answer = f"No difference detected between {' and '.join(both)}: {seen}"
-    if slowdown_is_excluded(each):
+    if slower_than(each) is False:
         return f"{answer}. A slowdown of 5 % is excluded."
     rounds = each["rounds_needed_for_5_percent"]
     needed = f"{rounds} rounds" if rounds else "more than 200 rounds"
