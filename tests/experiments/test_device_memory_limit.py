@@ -15,7 +15,6 @@ import pytest
 from scripted_device_memory import MIB, ScriptedMemory
 
 from stepscope.experiments import max_batch_trials
-from stepscope.experiments.trial import SilentListener
 from stepscope.hardware.cgroup import ControlGroup
 from stepscope.memory_forecast.fit_check import check_fit
 from stepscope.memory_forecast.memory_bill import Limit
@@ -28,6 +27,7 @@ from stepscope.report.terminal.run_tables import about_forecast, bill_table
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
 from stepscope.supervisor import start_run
+from stepscope.supervisor.child_supervisor import SilentListener
 from stepscope.supervisor.memory_guard import MemoryLimit, MemoryWatch
 from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.train_child import TrainingProcess

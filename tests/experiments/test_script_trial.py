@@ -15,9 +15,8 @@ from hypothesis import strategies as some
 from stepscope.errors import RequestError
 from stepscope.experiments.script_loaders import batch_bytes, training_loader
 from stepscope.experiments.script_trial import OUTPUT, run_script, with_argument
-from stepscope.experiments.trial import SilentListener
 from stepscope.records.run_reader import Run, load_run
-from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.child_supervisor import Outcome, SilentListener
 from stepscope.supervisor.script_child import TraceRequest
 
 BEGIN = """

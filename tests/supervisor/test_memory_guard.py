@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.supervisor.memory_guard import Action, Limits, MemoryPool, MemoryReading, decide
+from stepscope.supervisor.memory_guard import Action, MemoryPool, MemoryReading, decide
 
 GIB = 2**30
 MIB = 2**20
@@ -20,7 +20,7 @@ def machine(available_bytes: int, total_bytes: int = 16 * GIB) -> tuple[MemoryPo
 
 
 NEAR = round(0.97 * 2 * GIB)  # of a limit of 2 GiB
-FLOOR = Limits().floor_bytes(ROOMY)
+FLOOR = ROOMY.floor_bytes
 FULL = MemoryPool("container", 4 * GIB, 10 * MIB)
 BOARD = MemoryPool("machine", 2 * GIB, 60 * MIB)  # which keeps 64 MiB
 SWAPPED = MemoryReading(14 * GIB, machine(GIB), swap_growth_bytes=MIB, pressure_percent=80.0)
@@ -48,7 +48,7 @@ SWAPPED = MemoryReading(14 * GIB, machine(GIB), swap_growth_bytes=MIB, pressure_
     ],
 )
 def test_a_run_near_its_limit_ends_politely_and_one_over_it_at_once(reading, action):
-    assert decide(replace(reading, pools=(ROOMY,)), Limits(2 * GIB)) is action
+    assert decide(replace(reading, pools=(ROOMY,)), 2 * GIB) is action
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_run_near_its_limit_ends_politely_and_one_over_it_at_once(reading, act
     ],
 )
 def test_a_run_that_fills_its_machine_is_asked_to_end_and_then_killed(reading, action):
-    assert decide(reading, Limits()) is action
+    assert decide(reading, None) is action
 
 
 # --- whatever is read -----------------------------------------------------------------------------
@@ -98,13 +98,13 @@ READINGS = st.builds(
     acted_s=st.none() | st.floats(0, 100),
     asked_s=st.none() | st.floats(0, 100),
 )
-LIMITS = st.builds(Limits, limit_bytes=st.none() | st.integers(1, 64 * GIB))
+LIMITS = st.none() | st.integers(1, 64 * GIB)
 SEVERITY = list(Action)
 
 
 @given(READINGS, LIMITS)
-def test_a_worker_is_ended_only_where_there_is_one_and_nobody_is_asked_twice(reading, limits):
-    action = decide(reading, limits)
+def test_a_worker_is_ended_only_where_there_is_one_and_nobody_is_asked_twice(reading, limit):
+    action = decide(reading, limit)
     if action is Action.END_WORKER:
         assert reading.workers > 0
     if action is Action.ASK:
@@ -120,17 +120,17 @@ def test_without_a_limit_a_run_with_less_than_half_of_what_is_in_use_is_never_to
         for pool in reading.pools
     )
     if small:
-        assert decide(reading, Limits()) is Action.NOTHING
+        assert decide(reading, None) is Action.NOTHING
 
 
 @given(READINGS, LIMITS, SIZES)
-def test_more_memory_used_never_asks_for_less_to_be_done(reading, limits, more_bytes):
+def test_more_memory_used_never_asks_for_less_to_be_done(reading, limit, more_bytes):
     more = replace(reading, used_bytes=reading.used_bytes + more_bytes)
-    before, after = decide(reading, limits), decide(more, limits)
+    before, after = decide(reading, limit), decide(more, limit)
     assert SEVERITY.index(after) >= SEVERITY.index(before)
 
 
 @given(READINGS, LIMITS)
-def test_over_its_limit_a_run_is_killed_whatever_else_is_so(reading, limits):
-    if limits.limit_bytes is not None and reading.used_bytes > limits.limit_bytes:
-        assert decide(reading, limits) is Action.KILL
+def test_over_its_limit_a_run_is_killed_whatever_else_is_so(reading, limit):
+    if limit is not None and reading.used_bytes > limit:
+        assert decide(reading, limit) is Action.KILL

@@ -10,12 +10,12 @@ import torch
 import warm_start
 
 from stepscope.errors import MachineError
-from stepscope.experiments.trial import SilentListener
 from stepscope.hardware import cgroup, host
 from stepscope.hardware.cgroup import ControlGroup
 from stepscope.records.run_reader import load_run
 from stepscope.settings.load_settings import validate
 from stepscope.supervisor import memory_guard, start_run
+from stepscope.supervisor.child_supervisor import SilentListener
 from stepscope.supervisor.script_child import TraceRequest, trace
 from stepscope.telemetry import telemetry_sampler
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from stepscope.errors import RequestError
-from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrainingWorkload, TrialRequest
 from stepscope.records.run_reader import load_run
 from stepscope.supervisor import start_run
+from stepscope.supervisor.child_supervisor import SilentListener
 
 
 @pytest.fixture(scope="module")

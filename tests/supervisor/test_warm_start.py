@@ -9,11 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrainingWorkload, TrialRequest
 from stepscope.records import schema
 from stepscope.records.run_reader import load_run
-from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.child_supervisor import Outcome, SilentListener
 from stepscope.supervisor.warm_start import ForkServer
 
 pytestmark = pytest.mark.usefixtures("cold")

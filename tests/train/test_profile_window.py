@@ -15,13 +15,13 @@ from software_events import SOFTWARE
 from user_networks import BLOCKS, same_weights
 
 from stepscope.analyze.run_summary import Measured, summarize
-from stepscope.experiments.trial import SilentListener
 from stepscope.hardware.perf_events import Counters, open_counters
 from stepscope.processes import training_session
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.types import TrainingResult
 from stepscope.report.terminal.run_tables import print_run
+from stepscope.supervisor.child_supervisor import SilentListener
 from stepscope.supervisor.start_run import resume
 from stepscope.train.epoch_plan import plan_stages
 from stepscope.train.profile_window import place_window

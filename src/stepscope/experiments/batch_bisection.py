@@ -17,13 +17,13 @@ from typing import cast
 
 from stepscope.records import schema
 from stepscope.records.types import BatchTrialRecord
-from stepscope.supervisor.memory_guard import Limits
+from stepscope.supervisor.memory_guard import NEAR_SHARE
 
 MOST_TRIALS = 7
 
 # Shares of the limit. Above EDGE a run is ended. A search aims lower and stops above NEAR: a long
 # run takes a few percent more than a short one.
-EDGE = Limits.near_share
+EDGE = NEAR_SHARE
 AIM = 0.9
 NEAR = 0.92
 

@@ -23,7 +23,7 @@ from stepscope.errors import (
 )
 from stepscope.experiments.batch_bisection import BatchTrial
 from stepscope.experiments.script_loaders import NO_LOADER, training_loader, why_not_set
-from stepscope.experiments.trial import SilentListener, temporary_folder, why_not
+from stepscope.experiments.trial import temporary_folder, why_not
 from stepscope.memory_forecast.memory_bill import Limit
 from stepscope.records import run_folder, run_reader, schema
 from stepscope.records.types import LoaderArguments, LoaderEvent
@@ -31,6 +31,7 @@ from stepscope.supervisor.child_supervisor import (
     ChildWatch,
     Outcome,
     RunListener,
+    SilentListener,
     SupervisedProcess,
 )
 from stepscope.supervisor.memory_guard import holding

@@ -22,9 +22,9 @@ from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import run_folder, schema
 from stepscope.records.run_folder import slug
 from stepscope.records.run_reader import Run, load_run
-from stepscope.records.types import RunMessage
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
+from stepscope.supervisor.child_supervisor import SilentListener
 from stepscope.supervisor.memory_guard import Action, holding
 from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.start_run import training_of
@@ -116,16 +116,3 @@ def why_not(run: Run, limit: Limit, peak_bytes: int | None) -> str | None:
         edge = f"{EDGE:.0%} of {format_bytes(limit.bytes)}"
         return f"it took {format_bytes(peak_bytes)}, above {edge}: too close for a long run"
     return None
-
-
-class SilentListener:
-    """A listener that shows nothing."""
-
-    def message(self, message: RunMessage) -> None:
-        """Ignore a message of the training."""
-
-    def output(self, line: str) -> None:
-        """Ignore a line that the training printed."""
-
-    def stopping(self) -> None:
-        """Ignore that the training was asked to stop."""

@@ -59,6 +59,19 @@ class RunListener(Protocol):
         """Receive notice that the training was asked to stop."""
 
 
+class SilentListener:
+    """A listener that shows nothing."""
+
+    def message(self, message: RunMessage) -> None:
+        """Ignore a message of the training."""
+
+    def output(self, line: str) -> None:
+        """Ignore a line that the training printed."""
+
+    def stopping(self) -> None:
+        """Ignore that the training was asked to stop."""
+
+
 @dataclass
 class Outcome:
     """How a training ended, with the figures that it reported."""

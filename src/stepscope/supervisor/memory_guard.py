@@ -19,8 +19,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
@@ -35,8 +34,6 @@ from stepscope.supervisor.warm_start import ChildProcess
 from stepscope.telemetry.telemetry_sampler import Sampler
 from stepscope.units import format_bytes
 
-_MIB = 2**20
-
 
 class Action(enum.Enum):
     """What to do; the values are those in `events.jsonl`."""
@@ -47,6 +44,20 @@ class Action(enum.Enum):
     KILL = "killed"
 
 
+# Of a limit. What is left, 100 MiB of 2 GiB, is room for a checkpoint.
+NEAR_SHARE = 0.95
+# Of a pool. About twice the kernel's watermarks (some 1 % of memory), below which it stops every
+# process that needs a page.
+_FLOOR_SHARE = 0.02
+_LEAST_FLOOR_BYTES = 64 * 2**20  # on small boards: more than a checkpoint of the zoo's networks
+_OWN_SHARE = 0.5  # of what is in use in a pool, for the run to be what fills it
+# Of the last 10 s in which a process waited for memory. Swapping alone is no sign: the kernel also
+# moves unused pages to swap.
+_PRESSURE_PERCENT = 20.0
+_PAUSE_S = 1.5  # after a worker's end: sizes of all processes are read once a second
+_PATIENCE_S = 10.0  # for a run that is being swapped to reach the end of its step
+
+
 @dataclass(frozen=True)
 class MemoryPool:
     """Memory that the run shares with other processes."""
@@ -54,6 +65,11 @@ class MemoryPool:
     name: str
     total_bytes: int
     available_bytes: int
+
+    @property
+    def floor_bytes(self) -> int:
+        """What must stay available."""
+        return max(round(self.total_bytes * _FLOOR_SHARE), _LEAST_FLOOR_BYTES)
 
 
 @dataclass(frozen=True)
@@ -75,62 +91,33 @@ class MemoryReading:
     asked_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The thresholds of the rule.
-
-    near_share: of the limit. What is left, 100 MiB of 2 GiB, is room for a checkpoint.
-    floor_share: of a pool. About twice the kernel's watermarks (some 1 % of memory), below which it
-        stops every process that needs a page.
-    floor_least_bytes: for small boards. A checkpoint of a network of the zoo needs less.
-    own_share: of what is in use in a pool, for the run to be what fills it.
-    pressure_percent: of the last 10 s in which a process waited for memory. Swapping alone is no
-        sign: the kernel also moves unused pages to swap.
-    pause_s: after a worker's end. Sizes of all processes are read once a second.
-    patience_s: for a run that is being swapped to reach the end of its step.
-    """
-
-    limit_bytes: int | None = None
-    near_share: float = 0.95
-    floor_share: float = 0.02
-    floor_least_bytes: int = 64 * _MIB
-    own_share: float = 0.5
-    pressure_percent: float = 20.0
-    pause_s: float = 1.5
-    patience_s: float = 10.0
-
-    def floor_bytes(self, pool: MemoryPool) -> int:
-        """Return what must stay available in a pool."""
-        return max(round(pool.total_bytes * self.floor_share), self.floor_least_bytes)
-
-
-def decide(reading: MemoryReading, limits: Limits) -> Action:
+def decide(reading: MemoryReading, limit_bytes: float | None) -> Action:
     """Return the action that a reading calls for."""
     # Pools of which the run itself holds most of what is in use.
     own_pools = [
         pool
         for pool in reading.pools
-        if reading.used_bytes > limits.own_share * (pool.total_bytes - pool.available_bytes)
+        if reading.used_bytes > _OWN_SHARE * (pool.total_bytes - pool.available_bytes)
     ]
     swapped = (
         bool(own_pools)
         and reading.swap_growth_bytes > 0
-        and (reading.pressure_percent or 0.0) > limits.pressure_percent
+        and (reading.pressure_percent or 0.0) > _PRESSURE_PERCENT
     )
-    limit_bytes, used_bytes = limits.limit_bytes or math.inf, reading.used_bytes
+    limit_bytes, used_bytes = limit_bytes or math.inf, reading.used_bytes
     alone_bytes = used_bytes - (reading.workers_bytes if reading.workers else 0)
     over = alone_bytes > limit_bytes or any(
-        pool.available_bytes < limits.floor_bytes(pool) / 2 for pool in own_pools
+        pool.available_bytes < pool.floor_bytes / 2 for pool in own_pools
     )
-    near = used_bytes > limits.near_share * limit_bytes or any(
-        pool.available_bytes < limits.floor_bytes(pool) for pool in own_pools
+    near = used_bytes > NEAR_SHARE * limit_bytes or any(
+        pool.available_bytes < pool.floor_bytes for pool in own_pools
     )
-    asked_in_vain = reading.asked_s is not None and reading.asked_s > limits.patience_s
+    asked_in_vain = reading.asked_s is not None and reading.asked_s > _PATIENCE_S
     if over or (swapped and asked_in_vain):
         return Action.KILL
     if not (swapped or near) or reading.asked_s is not None:
         return Action.NOTHING
-    if reading.acted_s is not None and reading.acted_s < limits.pause_s:
+    if reading.acted_s is not None and reading.acted_s < _PAUSE_S:
         return Action.NOTHING
     return Action.END_WORKER if reading.workers else Action.ASK
 
@@ -189,28 +176,22 @@ class MemoryWatch:
     seen: MemoryReading = field(default_factory=lambda: MemoryReading(0))
     cause: MemoryReading | None = None
 
-    _limits: Limits = field(default_factory=Limits)
-    _total_bytes: int = 0
-    _around: dict[Path, int] = field(default_factory=dict)  # limited groups that we are in
-    _container: tuple[MemoryPool, ...] = ()
-    _workers: int = 0
+    _tree: MemoryReading = field(default_factory=lambda: MemoryReading(0))  # as last taken
     _swap_bytes: int = 0
-    _swap_growth_bytes: int = 0
-    _pressure_percent: float | None = None
     _acted_at: float | None = None
     _asked_at: float | None = None
-    _kills_before: int | None = None
 
     def __post_init__(self) -> None:
-        self._limits = Limits(self.limit.limit_bytes if self.limit else None)
         self._total_bytes = host.memory_bytes()
-        self._around = cgroup.limited()
+        self._around = cgroup.limited()  # groups that we are in
+        self._limit_bytes = self.limit.limit_bytes if self.limit else None
+        self._group = self.limit.group if self.limit else None
         self._kills_before = self._count_kills()
         if self.limit is not None:
             self._add_event(
                 "memory_limit",
                 limit_bytes=self.limit.limit_bytes,
-                held_by="watchdog" if self.limit.group is None else "control group",
+                held_by="watchdog" if self._group is None else "control group",
                 reason=self.limit.reason,
             )
 
@@ -228,13 +209,18 @@ class MemoryWatch:
 
     def take(self, tree: TreeReading) -> None:
         """Store a full reading for the checks until the next one."""
-        self._workers = tree.workers if self.has_workers else 0
+        growth_bytes = self._tree.swap_growth_bytes
         if tree.swap_bytes is not None:
-            self._swap_growth_bytes = tree.swap_bytes - self._swap_bytes
+            growth_bytes = tree.swap_bytes - self._swap_bytes
             self._swap_bytes = tree.swap_bytes
-        self._pressure_percent = self.sampler.memory_pressure_percent
         tightest = cgroup.tightest(self._around)
-        self._container = () if tightest is None else (MemoryPool("container", *tightest),)
+        self._tree = MemoryReading(
+            tree.rss_bytes,
+            pools=() if tightest is None else (MemoryPool("container", *tightest),),
+            workers=tree.workers if self.has_workers else 0,
+            swap_growth_bytes=growth_bytes,
+            pressure_percent=self.sampler.memory_pressure_percent,
+        )
 
     def check(self) -> None:
         """Check the memory once, and act if necessary."""
@@ -243,17 +229,15 @@ class MemoryWatch:
             return
         now = time.monotonic()
         machine = MemoryPool("machine", self._total_bytes, host.available_bytes())
-        self.seen = MemoryReading(
-            used_bytes,
-            pools=(machine, *self._container),
-            workers=self._workers,
-            workers_bytes=self.sampler.others_bytes if self._workers else 0,
-            swap_growth_bytes=self._swap_growth_bytes,
-            pressure_percent=self._pressure_percent,
+        self.seen = replace(
+            self._tree,
+            used_bytes=used_bytes,
+            pools=(machine, *self._tree.pools),
+            workers_bytes=self.sampler.others_bytes if self._tree.workers else 0,
             acted_s=None if self._acted_at is None else now - self._acted_at,
             asked_s=None if self._asked_at is None else now - self._asked_at,
         )
-        action = decide(self.seen, self._limits)
+        action = decide(self.seen, self._limit_bytes)
         if action is not Action.NOTHING:
             self._act(action, now)
 
@@ -266,10 +250,10 @@ class MemoryWatch:
         """Return a clause that explains why the run was ended."""
         cause = self.cause or self.seen
         used = format_bytes(cause.used_bytes)
-        limit = self._limits.limit_bytes
+        limit = self._limit_bytes
         if limit is not None and cause.used_bytes > limit:
             return f"the run took {used}, over its limit of {format_bytes(limit)}"
-        if limit is not None and cause.used_bytes > self._limits.near_share * limit:
+        if limit is not None and cause.used_bytes > NEAR_SHARE * limit:
             return f"the run took {used}, near its limit of {format_bytes(limit)}"
         pool = min(cause.pools, key=lambda pool: pool.available_bytes / pool.total_bytes)
         left = f"{format_bytes(pool.available_bytes)} of {format_bytes(pool.total_bytes)}"
@@ -278,8 +262,8 @@ class MemoryWatch:
 
     def _used_bytes(self) -> int | None:
         """Return what the run holds of the host's memory, a device's part of it included."""
-        if self.limit is not None and self.limit.group is not None:
-            used_bytes = cgroup.used_of(self.limit.group.folder)
+        if self._group is not None:
+            used_bytes = cgroup.used_of(self._group.folder)
         elif (used_bytes := resident_bytes(self.sampler.process)) is not None:
             self.sampler.report_resident(used_bytes)
             used_bytes += self.sampler.others_bytes + self._swap_bytes
@@ -287,9 +271,7 @@ class MemoryWatch:
         return None if used_bytes is None else used_bytes + (on_device or 0)
 
     def _count_kills(self) -> int | None:
-        if self.limit is not None and self.limit.group is not None:
-            return cgroup.kills_of(self.limit.group.folder)
-        return host.oom_kills()
+        return host.oom_kills() if self._group is None else cgroup.kills_of(self._group.folder)
 
     def _act(self, action: Action, now: float) -> None:
         if not self.may_end:
@@ -323,7 +305,7 @@ class MemoryWatch:
             "memory_guard",
             action=action,
             used_bytes=self.seen.used_bytes,
-            limit_bytes=self._limits.limit_bytes,
+            limit_bytes=self._limit_bytes,
             available_bytes=min((pool.available_bytes for pool in self.seen.pools), default=None),
             workers=self.seen.workers,
         )

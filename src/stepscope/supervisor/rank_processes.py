@@ -30,6 +30,7 @@ from stepscope.supervisor.child_supervisor import (
     ChildWatch,
     Outcome,
     RunListener,
+    SilentListener,
     SupervisedProcess,
 )
 from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
@@ -162,7 +163,7 @@ def run_rank(
 
 
 @dataclass
-class RankListener:
+class RankListener(SilentListener):
     """Forwards the messages of rank 0 and the output of every rank to the parent of the run."""
 
     rank: int
@@ -176,9 +177,6 @@ class RankListener:
     def output(self, line: str) -> None:
         """Print a line, with its rank."""
         print(f"rank {self.rank}: {line}", flush=True)
-
-    def stopping(self) -> None:
-        """Show nothing: the parent of the run does."""
 
 
 def main(argv: list[str]) -> int:

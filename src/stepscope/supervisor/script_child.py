@@ -23,13 +23,13 @@ from stepscope.records import run_folder, schema
 from stepscope.records.types import (
     LoaderArguments,
     RecordedSpec,
-    RunMessage,
     ScriptTraceRequest,
     TraceOutcome,
 )
 from stepscope.supervisor.child_supervisor import (
     ChildWatch,
     Outcome,
+    SilentListener,
     SupervisedProcess,
 )
 from stepscope.supervisor.run_lifecycle import run_to_end
@@ -80,19 +80,13 @@ class TraceRequest:
         return [*self.target, *self.arguments]
 
 
-class ScriptListener:
+class ScriptListener(SilentListener):
     """Shows our warnings only: the script writes to the terminal itself."""
-
-    def message(self, message: RunMessage) -> None:
-        """Show nothing."""
 
     def output(self, line: str) -> None:
         """Show a warning."""
         with contextlib.suppress(OSError):  # standard error may be closed
             print(line, file=sys.stderr)
-
-    def stopping(self) -> None:
-        """Show nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from stepscope.experiments.labs.procedures.memory_lab import (
 from stepscope.experiments.labs.procedures.second_epoch_lab import choose_limit, nothing_lost
 from stepscope.memory_forecast.fit_check import WORKERS_STAY_BELOW
 from stepscope.settings.load_settings import validate
-from stepscope.supervisor.memory_guard import Limits
+from stepscope.supervisor.memory_guard import NEAR_SHARE
 
 MIB = 2**20
 TINY = {"samples": 320, "batch_size": 64, "threads": 1, "device": "cpu"}
@@ -132,7 +132,7 @@ def test_what_frees_a_kind_of_memory_names_the_call():
 
 
 def test_the_limit_lies_where_the_guard_acts_and_does_not_kill():
-    near = Limits().near_share
+    near = NEAR_SHARE
     assert near == WORKERS_STAY_BELOW, "forecast and guard agree"
     assert choose_limit(5, 1000, 1000) == (5, "from --memory-limit")
     for forecast in (None, 800, 990, 1000, 1500):

@@ -26,11 +26,10 @@ from stepscope.experiments.runners.runner import (
     kind_of_machine,
     memory_kind,
 )
-from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrainingWorkload, TrialRequest
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Trial
-from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.child_supervisor import Outcome, SilentListener
 
 TRAINING = TrainingWorkload({"samples": 64, "batch_size": 32}, quick=True)
 FAST, ALSO_FAST, SLOW, OLD = (

@@ -13,12 +13,11 @@ from local_ray_cluster import Cluster
 from stepscope.errors import RequestError
 from stepscope.experiments.runners.ray_runner import on_ray
 from stepscope.experiments.runners.runner import HERE, PlannedTrial, Runner
-from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrainingWorkload, TrialRequest
 from stepscope.records import schema
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Trial
-from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.child_supervisor import Outcome, SilentListener
 
 # Ray leaves sockets and files of its own to the end of the process.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")

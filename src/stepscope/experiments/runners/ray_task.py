@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 
 from stepscope.errors import MachineError, StepscopeError
-from stepscope.experiments.trial import SilentListener, temporary_folder
+from stepscope.experiments.trial import temporary_folder
 from stepscope.experiments.workload import TrialRequest, Workload
 from stepscope.records import schema
 from stepscope.records.types import SettingValue
-from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.child_supervisor import Outcome, SilentListener
 
 MOST_BYTES = 256 * 1024**2
 _LEFT_BEHIND = (schema.CHECKPOINT,)

@@ -32,7 +32,7 @@ from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight, start_run
 from stepscope.supervisor.ask_process import forecast
 from stepscope.supervisor.child_supervisor import RunListener
-from stepscope.supervisor.memory_guard import Action, Limits
+from stepscope.supervisor.memory_guard import NEAR_SHARE, Action
 from stepscope.units import format_bytes, format_count
 
 # One thread: the workers need the other cores.
@@ -110,7 +110,7 @@ def choose_limit(
         return given_bytes, "from --memory-limit"
     if peak_bytes is None:
         raise StepscopeError("the run's peak memory is unknown on this system: use --memory-limit")
-    near = Limits().near_share
+    near = NEAR_SHARE
     low, high = _ROOM * peak_bytes, peak_bytes / near
     if forecast_bytes is not None and forecast_bytes / near > low:
         high = min(high, forecast_bytes / near)
@@ -212,7 +212,7 @@ def _forewarn(spec: RunSpec, known: SecondEpochForecast) -> ForecastUnderLimit:
     low, high = known["without_workers_bytes"], known["total_bytes"]
     if low is None or high is None:
         raise StepscopeError("the run without a limit has no memory forecast")
-    midway = round((low + high) / 2 / Limits().near_share)
+    midway = round((low + high) / 2 / NEAR_SHARE)
     ahead = forecast(spec.model_copy(update={"memory_limit": midway}))
     return {
         "limit_bytes": midway,
