@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 def test_rows_wait_until_the_interval_is_over_and_then_go_together(
     file: Path, clock: Clock
 ) -> None:
-    with CsvLog(file, flush_every_s=0.5) as log:
+    with CsvLog(file) as log:
         log.append("1,1")
         clock.now_s += 0.4
         log.append("2,2")

@@ -61,12 +61,13 @@ def test_rows_written_before_the_disk_was_full_still_read(run_path: Path) -> Non
     said = on_a_full_disk(
         """
 fill_the_disk()
-log = CsvLog(path / "steps.csv", flush_every_s=0)
+log = CsvLog(path / "steps.csv")
 count = 0
 def work():
     global count
     while True:
         log.append(f"1,{count + 1},0.5,64,0.1,,0,0.1,0.1,0.1,0.1,0.5,2.25,,,,,,,,,full,")
+        log.flush()
         count += 1
 error = attempt(work)
 log.close()  # has nothing left to write, so it does not fail a second time

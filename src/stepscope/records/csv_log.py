@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from stepscope.errors import DISK_FULL_ERRNOS, disk_full
+from stepscope.files import replace_file
 
 FLUSH_EVERY_S = 0.5
 _TAIL_BYTES = 64 * 1024
@@ -22,9 +23,8 @@ _TAIL_BYTES = 64 * 1024
 class CsvLog:
     """Append rows to an existing file with a header."""
 
-    def __init__(self, path: Path, flush_every_s: float = FLUSH_EVERY_S) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._flush_every_s = flush_every_s
         self._pending: list[object] = []
         self._flushed_at = monotonic()
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
@@ -34,7 +34,7 @@ class CsvLog:
     def append(self, row: object) -> None:
         """Buffer one or several rows; they are converted with `str` when they are written."""
         self._pending.append(row)
-        if monotonic() - self._flushed_at >= self._flush_every_s:
+        if monotonic() - self._flushed_at >= FLUSH_EVERY_S:
             self.flush()
 
     def flush(self) -> None:
@@ -127,6 +127,4 @@ def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> None:
         with contextlib.suppress(ValueError):
             if wanted(dict(zip(columns, line.split(","), strict=True))):
                 kept.append(line)
-    replacement = path.with_suffix(".tmp")
-    replacement.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
-    replacement.replace(path)
+    replace_file(path, ["\n".join([header, *kept, ""]).encode()])

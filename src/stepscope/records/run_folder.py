@@ -13,12 +13,15 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from typing_extensions import Self
+
 from stepscope.errors import DISK_FULL_ERRNOS, DataError, MachineError, RequestError, disk_full
+from stepscope.files import replace_file
 from stepscope.records import schema
 from stepscope.records.csv_log import write_all
 from stepscope.records.types import RecordedSpec, RunRecord
@@ -33,7 +36,6 @@ _RESERVE_BYTES = 256 * 1024
 
 
 Record = TypeVar("Record", bound=Mapping[str, object])  # the TypedDict of its JSON file
-Fill = Callable[[Path, str], None]  # write the files of a new record, given its folder and its name
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,54 @@ class RecordFolder(Generic[Record]):
     """A record's folder on disk, open for writing."""
 
     INFO: ClassVar[str]
+    FILES: ClassVar[Mapping[str, str]] = {}  # besides, with their first content
 
     path: Path
+
+    @classmethod
+    def make_latest(cls, out: Path, name: str, info: Mapping[str, Any]) -> Self:
+        """Create `out/<time>-<name>/` atomically, and point `out/latest` to it."""
+        made = cls.make(out, f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}", info)
+        _point_latest(out, made.path.name)
+        return made
+
+    @classmethod
+    def make(cls, out: Path, wanted: str, info: Mapping[str, Any]) -> Self:
+        """Create a folder atomically, with its record and its files in it.
+
+        All is written into a temporary folder, which is then renamed to the first free name.
+        """
+        building = None
+        begun = {"status": schema.RUNNING, "reason": None, "started_unix_s": time.time()}
+        try:
+            if "\0" in str(out):
+                raise OSError(errno.EINVAL, "a path cannot have a NUL")
+            out.mkdir(parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=out))
+            building.chmod(0o755)
+            for name, content in {**cls.FILES, _RESERVE: "\0" * _RESERVE_BYTES}.items():
+                (building / name).write_text(content, encoding="utf-8")
+            for number in itertools.count(1):
+                identity = wanted if number == 1 else f"{wanted}-{number}"
+                record = {"schema": schema.SCHEMA, "id": identity, **begun, **info}
+                cls(building).write_info(cast("Record", record))
+                try:
+                    return cls(building.rename(out / identity))
+                except OSError:
+                    if not (out / identity).exists():  # else another of the same second and name
+                        raise
+            raise AssertionError("some name is free")
+        except OSError as error:
+            if error.errno in DISK_FULL_ERRNOS:
+                raise disk_full(error, str(out)) from error
+            what = cls.INFO.removesuffix(".json")
+            raise RequestError(
+                f"cannot make a {what} folder in {str(out)!r}: {error.strerror or error}. "
+                "Choose a folder that can be written with --out DIR."
+            ) from error
+        finally:
+            if building is not None:  # gone if it was renamed
+                shutil.rmtree(building, ignore_errors=True)
 
     def read_info(self) -> Record:
         """Return the content of the record's JSON file."""
@@ -55,9 +103,9 @@ class RecordFolder(Generic[Record]):
     def write_info(self, info: Record) -> None:
         """Replace the JSON file atomically, releasing the reserve if the disk is full."""
         target = self.path / self.INFO
-        text = json.dumps(info, indent=2, allow_nan=False) + "\n"
+        content = [(json.dumps(info, indent=2, allow_nan=False) + "\n").encode()]
         try:
-            _replace_file(target, text)
+            replace_file(target, content, _sync_and_move, make_folder=False)
         except FileNotFoundError as error:
             raise self._gone() from error
         except OSError as error:
@@ -65,7 +113,7 @@ class RecordFolder(Generic[Record]):
                 raise
             (self.path / _RESERVE).unlink(missing_ok=True)
             try:
-                _replace_file(target, text)
+                replace_file(target, content, _sync_and_move, make_folder=False)
             except OSError as again:
                 raise disk_full(again, str(target)) from again
 
@@ -133,65 +181,15 @@ def remove_unfinished(out: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_latest_folder(out: Path, name: str, fill: Fill, what: str = "run") -> Path:
-    """Create `out/<time>-<name>/` atomically, and point `out/latest` to it."""
-    made = make_folder(out, f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}", fill, what)
-    _point_latest(out, made.name)
-    return made
-
-
-def make_folder(out: Path, wanted: str, fill: Fill, what: str = "run") -> Path:
-    """Create a folder atomically, with its record in it.
-
-    `fill` writes the files into a temporary folder, which is then renamed to the first free name;
-    `fill` receives that name.
-    """
-    building = None
-    try:
-        if "\0" in str(out):
-            raise OSError(errno.EINVAL, "a path cannot have a NUL")
-        out.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=out))
-        building.chmod(0o755)
-        (building / _RESERVE).write_bytes(b"\0" * _RESERVE_BYTES)
-        for number in itertools.count(1):
-            identity = wanted if number == 1 else f"{wanted}-{number}"
-            fill(building, identity)
-            try:
-                return building.rename(out / identity)
-            except OSError:
-                if not (out / identity).exists():  # else another of the same second and name
-                    raise
-        raise AssertionError("some name is free")
-    except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
-            raise disk_full(error, str(out)) from error
-        raise RequestError(
-            f"cannot make a {what} folder in {str(out)!r}: {error.strerror or error}. "
-            "Choose a folder that can be written with --out DIR."
-        ) from error
-    finally:
-        if building is not None:  # gone if it was renamed
-            shutil.rmtree(building, ignore_errors=True)
-
-
 def slug(name: str) -> str:
     """Return a name that is safe as part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:80] or "run"
 
 
-def _replace_file(target: Path, text: str) -> None:
-    """Replace a file atomically: write, sync, rename."""
-    replacement = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with replacement.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        replacement.replace(target)
-    except OSError:
-        replacement.unlink(missing_ok=True)
-        raise
+def _sync_and_move(part: Path, target: Path) -> None:
+    with part.open("rb") as written:
+        os.fsync(written.fileno())
+    part.replace(target)
 
 
 def _point_latest(out: Path, name: str) -> None:
@@ -213,10 +211,14 @@ class RunFolder(RecordFolder[RunRecord]):
     """A run folder on disk, open for writing."""
 
     INFO = schema.RUN
+    FILES: ClassVar = {
+        **{name: ",".join(columns) + "\n" for name, columns in schema.COLUMNS.items()},
+        schema.EVENTS: "",
+    }
 
     def restore_missing_files(self) -> None:
         """Create missing tables, unless a checkpoint depends on their rows."""
-        for name, columns in schema.COLUMNS.items():
+        for name in schema.COLUMNS:
             file = self.path / name
             if file.is_file() and file.stat().st_size > 0:
                 continue
@@ -226,7 +228,7 @@ class RunFolder(RecordFolder[RunRecord]):
                     f"{file} is missing or empty, but the checkpoint depends on its rows. "
                     f"Restore it, or remove {schema.CHECKPOINT} to start the run again."
                 )
-            file.write_text(",".join(columns) + "\n", encoding="utf-8")
+            file.write_text(self.FILES[name], encoding="utf-8")
 
     def add_event(self, kind: str, time_s: float, **detail: Any) -> None:
         """Append one line to `events.jsonl`, synced to disk."""
@@ -245,7 +247,7 @@ class RunFolder(RecordFolder[RunRecord]):
 
 def create(out: Path, name: str, kind: str, spec: RecordedSpec) -> RunFolder:
     """Create `out/<time>-<name>/` with all its files, and point `out/latest` to it."""
-    return RunFolder(make_latest_folder(out, name, _filler(name, kind, spec)))
+    return RunFolder.make_latest(out, name, _new_run(name, kind, spec))
 
 
 def create_at(
@@ -254,39 +256,18 @@ def create_at(
     """Create a run folder at an exact path, a trial's in a sweep, without changing `latest`."""
     if path.exists():
         raise RequestError(f"{path} exists already. Choose another folder for the new run.")
-    return RunFolder(make_folder(path.parent, path.name, _filler(name, kind, spec, choice)))
+    chosen = {} if choice is None else {"choice": choice}
+    return RunFolder.make(path.parent, path.name, {**_new_run(name, kind, spec), **chosen})
 
 
 def create_rank(run: Path, rank: int, kind: str, spec: RecordedSpec) -> RunFolder:
     """Create `ranks/<rank>/` in a distributed run's folder, which is a run folder too."""
-    fill = _filler(f"rank {rank}", kind, spec)
-    return RunFolder(make_folder(run / schema.RANKS, str(rank), fill))
+    return RunFolder.make(run / schema.RANKS, str(rank), _new_run(f"rank {rank}", kind, spec))
 
 
-def _filler(name: str, kind: str, spec: RecordedSpec, choice: RecordedSpec | None = None) -> Fill:
-    def fill(building: Path, identity: str) -> None:
-        for file, columns in schema.COLUMNS.items():
-            (building / file).write_text(",".join(columns) + "\n", encoding="utf-8")
-        (building / schema.EVENTS).touch()
-        info: RunRecord = {
-            "schema": schema.SCHEMA,
-            "id": identity,
-            "name": name,
-            "kind": kind,
-            "status": schema.RUNNING,
-            "reason": None,
-            "started_unix_s": time.time(),
-            "process": None,
-            "spec": spec,
-            "environment": {},
-            "instrument": {},
-            "summary": {},
-        }
-        if choice is not None:
-            info["choice"] = choice
-        RunFolder(building).write_info(info)
-
-    return fill
+def _new_run(name: str, kind: str, spec: RecordedSpec) -> dict[str, Any]:
+    known = {"name": name, "kind": kind, "process": None, "spec": spec}
+    return {**known, "environment": {}, "instrument": {}, "summary": {}}
 
 
 # --- Reading

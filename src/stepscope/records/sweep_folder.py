@@ -6,7 +6,6 @@ Each trial is a run folder in `trials/`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, cast
 
 from stepscope.errors import RequestError
 from stepscope.records import schema
-from stepscope.records.run_folder import RecordFolder, make_latest_folder, read_record, slug
+from stepscope.records.run_folder import RecordFolder, read_record, slug
 from stepscope.records.types import SettingValue, SweepPlan, SweepRecord, TrialMetrics, TrialRecord
 
 
@@ -88,21 +87,9 @@ def create_sweep(out: Path, name: str, asked: SweepPlan, trials: Sequence[Trial]
             f"continue that one: stepscope sweep --resume {out}"
         )
 
-    def fill(building: Path, identity: str) -> None:
-        started = {
-            "schema": schema.SCHEMA,
-            "id": identity,
-            "name": name,
-            "kind": "sweep",
-            "status": schema.RUNNING,
-            "reason": None,
-            "started_unix_s": time.time(),
-            "process": None,
-        }
-        planned = {"trials": [trial.to_json() for trial in trials]}
-        SweepFolder(building).write_info(cast(SweepRecord, {**started, **asked, **planned}))
-
-    return SweepFolder(make_latest_folder(out, name, fill, what="sweep"))
+    planned = {"trials": [trial.to_json() for trial in trials]}
+    known = {"name": name, "kind": "sweep", "process": None}
+    return SweepFolder.make_latest(out, name, {**known, **asked, **planned})
 
 
 def is_sweep(path: Path) -> bool:

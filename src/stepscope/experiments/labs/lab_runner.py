@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import shlex
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -38,7 +37,7 @@ from stepscope.experiments.worker_trials import find_workers
 from stepscope.experiments.workload import TrainingWorkload, dataset_of
 from stepscope.models import registry
 from stepscope.records import schema
-from stepscope.records.run_folder import RecordFolder, make_latest_folder, read_record
+from stepscope.records.run_folder import RecordFolder, read_record
 from stepscope.records.types import (
     LabAnswer,
     LabRecord,
@@ -87,15 +86,10 @@ def run_lab(sheet: Sheet, request: LabRequest, listener: SweepListener) -> LabAn
     plan = make_plan(sheet, request)
     procedure = procedure_of(sheet)
 
-    def fill(building: Path, identity: str) -> None:
-        started = {"schema": schema.SCHEMA, "id": identity, "kind": "lab", "lab": sheet.name}
-        now = {"started_unix_s": time.time(), "status": schema.RUNNING, "reason": None}
-        requested = {"ask": asdict(request), "directory": str(Path.cwd())}
-        record = cast(LabRecord, {**started, **now, **plan.to_json(), **requested})
-        LabFolder(building).write_info(record)
-
-    path = make_latest_folder(Path(plan.spec.out), f"lab-{sheet.name}", fill, what="lab")
-    return _run(procedure, plan, LabFolder(path), listener)
+    asked = {"kind": "lab", "lab": sheet.name, "ask": asdict(request), "directory": str(Path.cwd())}
+    out, name = Path(plan.spec.out), f"lab-{sheet.name}"
+    folder = LabFolder.make_latest(out, name, {**plan.to_json(), **asked})
+    return _run(procedure, plan, folder, listener)
 
 
 def resume(path: Path, listener: SweepListener) -> LabAnswer:
