@@ -74,8 +74,8 @@ def try_out(
         try:
             preflight.check(spec)
         except MachineError as error:  # /dev/shm is too small for the batches of the workers
-            reason = str(error)
-            return judged(fits=False, status=schema.OUT_OF_MEMORY, reason=reason, exit_code=4)
+            lacking = str(error)
+            return judged(fits=False, status=schema.OUT_OF_MEMORY, reason=lacking, exit_code=4)
         made = run_folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as held:
             training = training_of(

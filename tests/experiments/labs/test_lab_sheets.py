@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_trees import JETSON_XAVIER_NX, RASPBERRY_PI, VIRTUAL_MACHINE, write_tree
 from quiet_lab import run_quietly
 
 from stepscope.errors import RequestError
@@ -27,6 +28,7 @@ from stepscope.experiments.labs.lab_trials import (
     SheetTrials,
     compare,
     describe_ratio,
+    not_fixed,
 )
 from stepscope.records.sweep_folder import Trial
 from stepscope.report.charts.chart import Chart
@@ -248,6 +250,35 @@ def test_the_graph_of_the_workers_lab_is_the_one_of_stepscope_workers():
     (chart,) = charts_of(finding, read_sheet("workers").plots).values()
     assert chart == replace(workers_chart(found), subtitle="lenet on shapes")
     assert charts_of({"subject": "", "rows": []}, read_sheet("workers").plots) == {}
+
+
+# --- what a machine lacks of the protocol for boards ----------------------------------------------
+
+
+def missing(root: Path) -> dict[str, str]:
+    return {each["name"]: each["reason"] for each in not_fixed(root)}
+
+
+def test_a_board_and_a_virtual_machine_give_reasons(tmp_path: Path) -> None:
+    found = missing(write_tree(JETSON_XAVIER_NX, tmp_path / "board"))
+    assert found.keys() == {"power mode", "governor", "clocks", "memory clock", "fan"}
+    assert found["governor"].startswith("wanted performance, found schedutil")
+    assert all(missing(write_tree(VIRTUAL_MACHINE, tmp_path / "machine")).values())
+
+
+def test_a_governor_that_is_not_offered_is_missing(tmp_path: Path) -> None:
+    root = write_tree(RASPBERRY_PI, tmp_path)
+    for file in root.rglob("scaling_available_governors"):
+        file.write_text("ondemand\n")
+    assert "does not offer" in missing(root)["governor"]
+
+
+def test_an_unreadable_file_is_missing_and_no_internal_error(tmp_path: Path) -> None:
+    root = write_tree(RASPBERRY_PI, tmp_path)
+    governor = root / "sys/devices/system/cpu/cpufreq/policy2/scaling_governor"
+    governor.unlink()
+    governor.mkdir()
+    assert "policy2/scaling_governor" in missing(root)["governor"]
 
 
 # --- for real -------------------------------------------------------------------------------------

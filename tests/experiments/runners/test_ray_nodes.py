@@ -1,9 +1,10 @@
-"""Which nodes take which trials, and what travels of a record, told without a cluster."""
+"""Where a cluster is, which nodes take which trials, what travels of a record: without Ray."""
 
 from __future__ import annotations
 
 import os
 import platform
+import socket
 import tempfile
 import time
 from collections.abc import Mapping
@@ -15,8 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope import __version__
+from stepscope.errors import MachineError, RequestError
 from stepscope.experiments.runners import ray_task
-from stepscope.experiments.runners.ray_cluster import Node, NodePool, _look
+from stepscope.experiments.runners.ray_cluster import (
+    Node,
+    NodePool,
+    _look,
+    find_cluster,
+    host_and_port,
+)
 from stepscope.experiments.runners.ray_runner import _Work
 from stepscope.experiments.runners.ray_task import Parcel, Refusal, pack, unpack
 from stepscope.experiments.runners.runner import (
@@ -273,3 +281,37 @@ def test_a_parcel_that_is_damaged_leaves_no_folder_that_looks_whole(tmp_path: Pa
     with pytest.raises(Exception, match="zip"):
         unpack(Parcel(b"no zip file"), tmp_path / "two")
     assert not (tmp_path / "two").exists()
+
+
+# --- where a cluster is ---------------------------------------------------------------------------
+
+
+def test_a_server_that_is_no_ray_cluster_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(MachineError, match=f"at {address}: .* joined within 1 s"):
+            find_cluster(address, within_s=1)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "head.local", "[::1]", "[fe80::1%eth0]"])
+def test_an_address_is_a_host_and_a_port(host: str) -> None:
+    assert host_and_port(f"{host}:6379") == (host.strip("[]"), 6379)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", ":", "host", "host:", ":1", "[]:1", "::1:1", "[::1]", "[host]:1", "host:६", "[:1:2"],
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(RequestError, match="wanted HOST:PORT or auto"):
+        host_and_port(address)
+
+
+@given(st.text())
+def test_any_other_text_is_read_or_refused(text: str) -> None:
+    try:
+        host, port = host_and_port(text)
+    except RequestError:
+        return
+    assert text.endswith(f":{port}") or text.rpartition(":")[2].lstrip("0") in (str(port), "")
+    assert host
