@@ -20,6 +20,13 @@ def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def section_of(name: str, heading: str) -> str:
+    """Give the text below a heading, up to the next of its rank."""
+    mark, _, _ = heading.partition(" ")
+    below = text_of(name).split(f"\n{heading}\n")[1]
+    return below.split(f"\n{mark} ")[0]
+
+
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -34,8 +41,7 @@ def tables_of(text: str) -> list[list[list[str]]]:
 
 @pytest.mark.parametrize("file", schema.COLUMNS)
 def test_every_column_is_in_the_table_of_its_file_in_order(file):
-    text = text_of("docs/reference/run-folder.md")
-    section = text.split(f"\n## `{file}`\n")[1].split("\n## ")[0]
+    section = section_of("docs/reference/run-folder.md", f"## `{file}`")
     assert [row[0] for row in tables_of(section)[0]] == list(schema.COLUMNS[file])
 
 
@@ -52,23 +58,20 @@ def test_every_status_and_every_field_of_the_summary_is_documented():
 
 
 def test_every_field_of_a_trace_s_spec_is_documented():
-    page = text_of("docs/reference/run-folder.md")
-    section = page.split("\n### Spec of a trace\n")[1].split("\n### ")[0]
+    section = section_of("docs/reference/run-folder.md", "### Spec of a trace")
     documented = set(re.findall(r"`(\w+)`", section))
     assert {each.name for each in fields(TraceRequest)} | {"directory", "rank"} <= documented
 
 
 def test_the_versions_of_frameworks_are_those_that_are_pinned():
     pinned = text_of("constraints.txt")
-    page = text_of("docs/explanation/trace.md")
-    section = page.split("\n## Frameworks\n")[1].split("\n## ")[0]
+    section = section_of("docs/explanation/trace.md", "## Frameworks")
     for library, version, _ in tables_of(section)[0]:
         assert f"\n{library}=={version}" in pinned
 
 
 def test_every_phase_is_defined_for_a_script():
-    page = text_of("docs/explanation/trace.md")
-    section = page.split("\n## What a phase is\n")[1].split("\n## ")[0]
+    section = section_of("docs/explanation/trace.md", "## What a phase is")
     assert [row[0] for row in tables_of(section)[0]] == list(schema.PHASES)
 
 
@@ -80,8 +83,7 @@ def test_every_exit_code_is_documented():
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.StepscopeError)
     }
-    page = text_of("docs/reference/run-folder.md")
-    section = page.split("\n## Exit codes\n")[1].split("\n## ")[0]
+    section = section_of("docs/reference/run-folder.md", "## Exit codes")
     assert {row[0] for row in tables_of(section)[0]} == codes | {"0"}
 
 

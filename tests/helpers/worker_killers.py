@@ -49,14 +49,6 @@ def one(num_classes: int) -> nn.Module:
     return Killer(num_classes, training={2: 1})
 
 
-def all_at_once(num_classes: int) -> nn.Module:
-    return Killer(num_classes, training={2: EVERYBODY})
-
-
-def two_one_after_the_other(num_classes: int) -> nn.Module:
-    return Killer(num_classes, training={2: 1, 4: 1})
-
-
 def one_in_the_test(num_classes: int) -> nn.Module:
     return Killer(num_classes, testing={1: EVERYBODY})
 
