@@ -7,6 +7,7 @@ import fcntl
 from pathlib import Path
 
 import pytest
+from written_tables import write_table
 
 from stepscope.analyze.rank_balance import ranks_of
 from stepscope.records import run_folder, schema
@@ -39,10 +40,7 @@ def rank_of(
 
 
 def write(made: run_folder.RunFolder, file: str, *rows: dict[str, object]) -> None:
-    columns = schema.COLUMNS[file]
-    lines = [",".join(str(row.get(column, "")) for column in columns) for row in rows]
-    text = "\n".join([",".join(columns), *lines, ""])
-    (made.path / file).write_text(text, encoding="utf-8")
+    write_table(made.path, file, rows)
 
 
 def write_steps(made: run_folder.RunFolder, *steps: int, samples: int = 16) -> None:

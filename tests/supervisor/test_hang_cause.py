@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.supervisor.hang_cause import parse_stacks, thread_waits_for
+from stepscope.supervisor.hang_cause import find_cause, parse_stacks, thread_waits_for
 
 LIB = "/usr/lib/python3.11"
 TORCH = f"{LIB}/site-packages/torch"
@@ -53,6 +53,14 @@ def dump(*frames: tuple[str, str]) -> str:
 def test_library_code_that_waits_is_known(frames: list[tuple[str, str]], waits_for: str) -> None:
     [thread] = parse_stacks(dump(*frames, ("/home/me/train.py", "main")))
     assert thread_waits_for(thread) == waits_for
+
+
+def test_a_queue_that_nobody_fills_is_told_from_one_that_another_thread_may() -> None:
+    [thread] = parse_stacks(dump(("/home/me/train.py", "main")))
+    trainer = {"waits_for": "queue", "threads": [thread], "kernel": []}
+    waits = "The trainer waits at train.py:1 for a queue"
+    assert find_cause([trainer])[0] == f"{waits}, and no other thread is left to use it."
+    assert find_cause([{**trainer, "threads": [thread] * 2}])[0] == f"{waits}."
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,6 @@ def call():
 train(after_step=call)
 """
 
-A_QUEUE_WITHOUT_PRODUCER = """
-train()
-queue.Queue().get()
-"""
-
 A_LOST_RANK = """
 import torch.distributed as dist
 
@@ -193,34 +188,12 @@ def test_a_child_process_whose_output_nobody_reads(stepscope: Stepscope) -> None
     assert "full pipe that nobody reads" in event["text"]
 
 
-def test_a_queue_that_nobody_fills(stepscope: Stepscope) -> None:
-    _, event = trace_until_hang(stepscope, A_QUEUE_WITHOUT_PRODUCER)
-    assert event["waits_for"] == "queue"
-    assert "no other thread is left" in event["text"]
-
-
 def test_a_rank_that_is_lost(stepscope: Stepscope) -> None:
     _, event = trace_until_hang(stepscope, A_LOST_RANK, str(free_port()))
     assert event["waits_for"] == "collective"
     assert "in all_reduce for other ranks" in event["text"]
     names = {each["thread"] for each in event["processes"][0]["kernel"]}
     assert any("gloo" in name for name in names)
-
-
-def test_a_script_that_continues_is_not_stopped_and_its_hang_has_an_end(
-    stepscope: Stepscope,
-) -> None:
-    script = BEGIN + "train()\ntime.sleep(2.5)\ntrain()\n"
-    (stepscope.folder / "train.py").write_text(script)
-    answer = stepscope("trace", "--hang-after", "1s", "--energy", "off", "train.py")
-    assert answer.code == 0
-    run = load_run(stepscope.folder / "runs/latest")
-    hangs = [event for event in run.events if event["event"].startswith("hang")]
-    kinds = [event["event"] for event in hangs]
-    check("events.jsonl", hangs[-1])
-    assert kinds == ["hang", "hang_ended"]
-    assert "for a sleep to end" in answer.err
-    assert "the run continues after" in answer.err
 
 
 # --- A training of ours ---------------------------------------------------------------------------
@@ -327,21 +300,29 @@ def test_rows_of_steps_are_progress(watched: Callable[[str], Watched]) -> None:
     process.add_step(0.001)
     process.check_for(0.1)
     assert process.events() == ["hang", "hang_ended"]
+    check("events.jsonl", load_run(process.run.path).events[-1])
     assert "(usually one in 1 ms)" in process.printed[0]
+    assert "for a sleep to end" in process.printed[0]
+    assert "the run continues after" in process.printed[-1]
 
 
-def test_slow_steps_take_twenty_medians(watched: Callable[[str], Watched]) -> None:
-    process = watched(IDLE)
-    process.add_step(AFTER_S)
-    process.check_for(3 * AFTER_S)
-    assert process.events() == []
+ASKS_ITS_USER = "import os; ours, theirs = os.openpty(); print(flush=True); os.read(theirs, 1)"
 
 
-def test_the_heartbeat_of_a_script_is_progress(watched: Callable[[str], Watched]) -> None:
-    process = watched(IDLE)
-    file = process.run.path / STACKS_FILE
-    file.write_bytes(HEARTBEAT)
-    process.check_for(3 * AFTER_S, lambda: os.utime(file))
+@pytest.mark.parametrize(
+    ("code", "step_s", "notes"),
+    [(IDLE, AFTER_S, b""), (IDLE, None, HEARTBEAT), (ASKS_ITS_USER, None, b"")],
+    ids=["twenty medians of slow steps", "the heartbeat of a script", "a script that asks"],
+)
+def test_what_is_no_hang(
+    watched: Callable[[str], Watched], code: str, step_s: float | None, notes: bytes
+) -> None:
+    process = watched(code)
+    stacks = process.run.path / STACKS_FILE
+    stacks.write_bytes(notes)
+    if step_s is not None:
+        process.add_step(step_s)
+    process.check_for(3 * AFTER_S, lambda: notes and os.utime(stacks))
     assert process.events() == []
 
 
@@ -379,13 +360,6 @@ def test_the_time_in_which_the_parent_was_stopped_does_not_count(
     time.sleep(2 * AFTER_S)  # longer than ten checks
     process.watch.check()
     process.watch.check()
-    assert process.events() == []
-
-
-def test_a_script_that_asks_its_user_does_not_hang(watched: Callable[[str], Watched]) -> None:
-    asks = "import os; ours, theirs = os.openpty(); print(flush=True); os.read(theirs, 1)"
-    process = watched(asks)
-    process.check_for(4 * AFTER_S)
     assert process.events() == []
 
 
