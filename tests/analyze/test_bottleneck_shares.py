@@ -57,31 +57,37 @@ def stalls(memory: dict[str, Any], source: dict[str, Any], workers: int = 0) -> 
     return data_stalls(ways, 32, workers)
 
 
-def test_a_network_that_takes_all_the_time_is_compute_bound() -> None:
-    found = stalls(step(), step())
-    assert found["bound_by"] == "compute"
-    assert found["at_most"]["more_workers"] == pytest.approx(1.0, abs=0.02)
+SLOW = step(data_s=0.1, step_s=0.2, load_s=0.1)
+FETCHES = step(data_s=0.301, step_s=0.4, load_s=0.32)
+SHARES_CPUS = step(forward_s=0.13, step_s=0.2)
 
 
-def test_what_waits_with_data_in_memory_is_preprocessing() -> None:
-    slow = step(data_s=0.1, step_s=0.2, load_s=0.1)
-    found = stalls(slow, slow)
-    assert found["bound_by"] == "preprocessing"
-    assert found["lost"]["preprocessing"] == pytest.approx(0.5)
-    assert found["at_most"]["more_workers"] == pytest.approx(2.0)
-    assert found["at_most"]["faster_storage"] == pytest.approx(1.0)
-    assert found["rates"]["preprocessing"] == pytest.approx(320)
+@pytest.mark.parametrize(
+    ("memory", "source", "workers", "bound", "lost", "at_most"),
+    [
+        (step(), step(), 0, "compute", {}, {"more_workers": 1 / 0.99}),
+        (
+            *(SLOW, SLOW, 0, "preprocessing", {"preprocessing": 0.5}),
+            {"more_workers": 2.0, "faster_storage": 1.0},
+        ),
+        (step(), FETCHES, 0, "storage", {"fetching": 0.75}, {"faster_storage": 4.0}),
+        (step(), SHARES_CPUS, 2, "contention", {"contention": 0.5}, {}),
+    ],
+)
+def test_what_is_lost_by_a_step_and_what_could_be_won(
+    memory: dict[str, Any],
+    source: dict[str, Any],
+    workers: int,
+    bound: str,
+    lost: dict[str, float],
+    at_most: dict[str, float],
+) -> None:
+    found = stalls(memory, source, workers)
+    assert found["bound_by"] == bound
+    assert {name: found["lost"][name] for name in lost} == pytest.approx(lost)
+    assert {name: found["at_most"][name] for name in at_most} == pytest.approx(at_most)
 
 
-def test_what_waits_only_for_its_source_is_storage() -> None:
-    found = stalls(step(), step(data_s=0.301, step_s=0.4, load_s=0.32))
-    assert found["bound_by"] == "storage"
-    assert found["lost"]["fetching"] == pytest.approx(0.75)
-    assert found["at_most"]["faster_storage"] == pytest.approx(4.0)
-    assert found["rates"]["fetching"] == pytest.approx(32 / 0.3)
-
-
-def test_a_network_slowed_by_its_workers_is_contention_and_not_a_wait() -> None:
-    found = stalls(step(), step(forward_s=0.13, step_s=0.2), workers=2)
-    assert found["bound_by"] == "contention"
-    assert found["lost"]["contention"] == pytest.approx(0.5)
+def test_rates_are_those_of_each_part_alone() -> None:
+    assert stalls(SLOW, SLOW)["rates"]["preprocessing"] == pytest.approx(320)
+    assert stalls(step(), FETCHES)["rates"]["fetching"] == pytest.approx(32 / 0.3)
