@@ -38,7 +38,11 @@ class TestWriting:
         assert names_in(tmp_path) == ["file"]
 
     @pytest.mark.parametrize(
-        ("number", "kind"), [(errno.ENOSPC, MachineError), (errno.EACCES, RequestError)]
+        ("number", "kind"),
+        [
+            (errno.ENOSPC, MachineError),
+            *((number, RequestError) for number in (errno.EACCES, errno.EPERM, errno.EROFS)),
+        ],
     )
     def test_a_failed_write_says_whose_fault_it_is(self, tmp_path, number, kind):
         def pieces() -> Iterator[bytes]:

@@ -47,13 +47,6 @@ def test_a_slower_set_is_slower_than_the_first_and_the_first_is_faster(tmp_path:
     assert there["samples_per_s"]["median"] == pytest.approx(50)
 
 
-def test_one_run_a_side_cannot_tell_however_far_apart_they_are(tmp_path: Path) -> None:
-    found = compared(write_run(tmp_path / "a", 1.0), write_run(tmp_path / "b", 1000.0))
-    assert found["others"][0]["verdict"] == "cannot tell"
-    assert found["others"][0]["rounds_needed_for_5_percent"] is None
-    assert found["rounds"] == 6
-
-
 def test_settings_of_one_sweep_are_compared_round_by_round(tmp_path: Path) -> None:
     # The machine got ten times slower meanwhile; within each round, 2 workers are 10 % faster.
     faster = [1.1 * rate for rate in DRIFTING]
@@ -277,6 +270,8 @@ def test_what_a_sweep_cannot_run_again_is_not_offered(tmp_path: Path) -> None:
     for other in (two, traced, same, unset):
         found = compared(a, other)
         assert (found["offer"], found["rounds"]) == (None, 6)
+        assert found["others"][0]["verdict"] == "cannot tell"
+        assert found["others"][0]["rounds_needed_for_5_percent"] is None
 
 
 # --- what can be named ----------------------------------------------------------------------------
@@ -365,13 +360,10 @@ def test_a_setting_that_names_several_wants_the_other_axes(tmp_path: Path) -> No
     (sweep / "sweep.json").write_text(json.dumps({**info, "trials": both}))
     with pytest.raises(RequestError, match="matches 2: workers=2,pin_memory=false; workers"):
         read_sides([f"{sweep}:workers=2"])
-    sides = read_sides(
-        [f"{sweep}:workers=2,pin-memory=true", f"{sweep}:pin_memory=false,workers=0"]
-    )
-    assert [side.values for side in sides] == [
-        {"workers": 2, "pin_memory": True},
-        {"workers": 0, "pin_memory": False},
-    ]
+    named = ("workers=2,pin-memory=true", "pin_memory=false,workers=0")
+    one, other = read_sides([f"{sweep}:{setting}" for setting in named])
+    assert one.values == {"workers": 2, "pin_memory": True}
+    assert other.values == {"workers": 0, "pin_memory": False}
 
 
 # --- trials on unlike machines --------------------------------------------------------------------

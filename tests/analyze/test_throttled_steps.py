@@ -105,14 +105,12 @@ def test_ranges_are_exactly_the_marked_rows_and_none_crosses_an_epoch(
 ) -> None:
     run = Run(Path(), {})
     epochs = [epoch for _, epoch in rows]
-    run.__dict__["steps"] = Table({"epoch": epochs, "step": list(range(len(rows)))})
+    run.__dict__["steps"] = Table({"epoch": epochs})
     run.__dict__["throttled"] = [mark for mark, _ in rows]
     ranges = throttled_ranges(run)
-    within = [row for each in ranges for row in range(each.first_row, each.last_row + 1)]
+    within = [row for first, last in ranges for row in range(first, last + 1)]
     assert within == [row for row, (mark, _) in enumerate(rows) if mark]
-    for each in ranges:
-        assert {epochs[row] for row in range(each.first_row, each.last_row + 1)} == {each.epoch}
-        assert (each.first_step, each.last_step) == (each.first_row, each.last_row)
+    assert all(len(set(epochs[first : last + 1])) == 1 for first, last in ranges)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +273,11 @@ def test_the_output_has_a_line_where_it_was_throttled_and_the_page_in_any_case(
 # --- compared -------------------------------------------------------------------------------------
 
 
+def warnings_on(baseline: Run, other: Run) -> list[str]:
+    (compared,) = compare(read_sides([str(baseline.path), str(other.path)]))["others"]
+    return compared["warnings"]
+
+
 @pytest.mark.parametrize(
     ("events", "told"),
     [
@@ -288,14 +291,11 @@ def test_a_run_that_was_throttled_beside_one_that_was_not_is_a_warning(
 ) -> None:
     free = recorded(events, seconds(10), name="free")
     held = recorded([WATCHED, began(5.0)], seconds(10), name="held")
-    (other,) = compare(read_sides([str(free.path), str(held.path)]))["others"]
-    assert sum(told in warning for warning in other["warnings"]) == 1
-    (back,) = compare(read_sides([str(held.path), str(free.path)]))["others"]
-    assert any("the baseline in 1 of 1 runs" in warning for warning in back["warnings"])
+    assert sum(told in warning for warning in warnings_on(free, held)) == 1
+    assert any("the baseline in 1 of 1 runs" in warning for warning in warnings_on(held, free))
 
 
 @pytest.mark.parametrize("events", [[], [WATCHED], [BLIND], [WATCHED, began(5.0)]])
 def test_runs_that_were_alike_in_it_are_none(events: list[Event], recorded: Record) -> None:
-    sides = [str(recorded(events, seconds(10), name=name).path) for name in ("one", "other")]
-    (other,) = compare(read_sides(sides))["others"]
-    assert not any("throttled" in warning for warning in other["warnings"])
+    alike = [recorded(events, seconds(10), name=name) for name in ("one", "other")]
+    assert not any("throttled" in warning for warning in warnings_on(*alike))

@@ -6,7 +6,6 @@ Neighbouring steps are correlated, so the medians of blocks of neighbours are co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress, groupby, pairwise
 
 from stepscope.analyze.phase_shares import counted_steps
@@ -19,17 +18,6 @@ from stepscope.units import format_share
 _MOST_BLOCKS = 10
 _LEAST_STEPS = 5  # per block
 _MOST_RANGES = 100  # in a summary; the frame of the steps marks all of them
-
-
-@dataclass(frozen=True)
-class Range:
-    """Consecutive throttled steps of one epoch; rows count from 0."""
-
-    epoch: int
-    first_step: int
-    last_step: int
-    first_row: int
-    last_row: int
 
 
 def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[ThrottlingFigures | None, str]:
@@ -50,22 +38,25 @@ def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[ThrottlingFigures |
         "share_of_steps": marked.count(True) / len(marked),
         "share_of_time": share_of_time(run),
         "ranges": [
-            {"epoch": each.epoch, "first_step": each.first_step, "last_step": each.last_step}
-            for each in ranges[:_MOST_RANGES]
+            {
+                "epoch": steps["epoch"][first],
+                "first_step": steps["step"][first],
+                "last_step": steps["step"][last],
+            }
+            for first, last in ranges[:_MOST_RANGES]
         ],
         "more_ranges": max(0, len(ranges) - _MOST_RANGES),
         "slowdown": slowdown(list(compress(steps["step_s"], kept)), list(compress(marked, kept))),
     }, ""
 
 
-def throttled_ranges(run: Run) -> list[Range]:
-    """List the throttled steps as ranges within an epoch."""
-    epochs, numbers = run.steps["epoch"], run.steps["step"]
+def throttled_ranges(run: Run) -> list[tuple[int, int]]:
+    """List the first and the last row of throttled steps that follow one another in an epoch."""
     found, at = [], 0
-    for (mark, epoch), rows in groupby(zip(run.throttled, epochs, strict=True)):
+    for (mark, _), rows in groupby(zip(run.throttled, run.steps["epoch"], strict=True)):
         first, at = at, at + sum(1 for _ in rows)
         if mark:
-            found.append(Range(epoch, numbers[first], numbers[at - 1], first, at - 1))
+            found.append((first, at - 1))
     return found
 
 

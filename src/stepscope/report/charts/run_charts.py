@@ -64,9 +64,9 @@ def _with_throttling(run: Run, chart: Chart) -> Chart:
     steps = len(run.steps)
     width = max(1, steps // MOST_BUCKETS)
     shaded: list[tuple[float, float]] = []
-    for each in throttled_ranges(run):
+    for first, last in throttled_ranges(run):
         # Steps count from 1; half a step beyond the ends would extend the axis.
-        begin, end = max(1.0, each.first_row + 0.5), min(float(steps), each.last_row + 1.5)
+        begin, end = max(1.0, first + 0.5), min(float(steps), last + 1.5)
         if shaded and begin - shaded[-1][1] < width:
             begin = shaded.pop()[0]
         shaded.append((begin, end))
