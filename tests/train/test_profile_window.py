@@ -55,7 +55,7 @@ def test_the_place_is_in_the_middle_of_one_epoch_with_a_step_on_either_side(
 
 
 def test_losses_and_weights_are_those_of_a_run_without_a_look(train):
-    settings = {"workers": 1, "batch_size": 2, "accumulate": 2, "precision": "bf16"}
+    settings = {"batch_size": 2, "accumulate": 2, "precision": "bf16"}
     settings |= {"model": BLOCKS, "samples": 20, "checkpoint_activations": True}
     without, run = train(**settings), train(**settings, layers=3)
     assert len(looked_at(run)) == 3
