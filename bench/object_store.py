@@ -17,7 +17,7 @@ from stepscope.data.datasets import shapes
 from stepscope.data.object_store.manifest import Layout, Manifest
 from stepscope.data.object_store.store_client import ObjectStore, RequestStats
 from stepscope.data.object_store.store_url import Address
-from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards, fetch_objects
+from stepscope.data.object_store.stored_samples import StoredSamples, fetch_objects
 from stepscope.data.object_store.upload import put
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
@@ -56,10 +56,10 @@ def main() -> int:
         def ignore(stats: RequestStats) -> None:
             pass
 
-        in_objects = StoredObjects(partial(fetch_objects, objects, ignore), manifest.train)
+        in_objects = StoredSamples(partial(fetch_objects, objects, ignore), manifest.train, SAMPLES)
 
-        def in_shards() -> StoredShards:  # a new one each round: it keeps what it has read
-            return StoredShards(partial(fetch_objects, shards, ignore), of_shards.train, SAMPLES)
+        def in_shards() -> StoredSamples:  # a new one each round: it keeps what it has read
+            return StoredSamples(partial(fetch_objects, shards, ignore), of_shards.train, SAMPLES)
 
         compared = alternate(by_boto3, by_object, ROUNDS, warm_up=1)
         missed = report(
@@ -88,7 +88,7 @@ def stored(url: str, layout: Layout) -> tuple[ObjectStore, Manifest]:
     return store, done.manifest
 
 
-def take_all(make: Callable[[], StoredObjects | StoredShards]) -> None:
+def take_all(make: Callable[[], StoredSamples]) -> None:
     samples = make()
     for start in range(0, SAMPLES, BATCH):
         samples.take(np.arange(start, min(start + BATCH, SAMPLES)))

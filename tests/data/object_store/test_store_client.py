@@ -29,7 +29,7 @@ from stepscope.data.object_store.store_process import (
     fetch_manifest,
 )
 from stepscope.data.object_store.store_url import Address
-from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards, fetch_objects
+from stepscope.data.object_store.stored_samples import StoredSamples, fetch_objects
 from stepscope.data.object_store.upload import put
 from stepscope.data.samples import MemorySamples
 from stepscope.errors import DataError, Interrupted
@@ -71,14 +71,14 @@ def open_store(proxy: Proxy, prefix: str, retry_policy: RetryPolicy = HASTE) -> 
     return ObjectStore(Address(f"s3://{BUCKET}/{prefix}", proxy.url), retry_policy)
 
 
-def objects(proxy: Proxy, manifest: Manifest, stats: RequestStats | None = None) -> StoredObjects:
+def objects(proxy: Proxy, manifest: Manifest, stats: RequestStats | None = None) -> StoredSamples:
     def note(found: RequestStats) -> None:
         if stats is not None:
             stats.times_s += found.times_s
             stats.retried += found.retried
 
     fetch = partial(fetch_objects, open_store(proxy, "objects"), note)
-    return StoredObjects(fetch, manifest.train)
+    return StoredSamples(fetch, manifest.train, SAMPLES)
 
 
 def first_time(answer: bytes) -> Callable[[Request], bytes | None]:
@@ -112,7 +112,7 @@ def test_labels_belong_to_their_images_whatever_order_they_arrive_in(proxy, mani
 
 def test_shards_give_the_very_same_samples(proxy, manifests):
     fetch = partial(fetch_objects, open_store(proxy, "shards"), print)
-    samples = StoredShards(fetch, manifests["shards"].train, SAMPLES)
+    samples = StoredSamples(fetch, manifests["shards"].train, SAMPLES)
     wanted = np.array([5, 3, 59, 0])
     for found, expected in zip(samples.take(wanted), load("train").take(wanted), strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -250,6 +250,10 @@ def test_a_broken_download_goes_on_where_it_was(proxy, manifests, tmp_path):
     assert len(proxy.requests) == len(stats.times_s) == SAMPLES - 40 + 1
     assert all(entry.check((tmp_path / entry.key).read_bytes()) is None for entry in entries)
     assert told[-1].done_bytes == told[-1].total_bytes == sum(each.size_bytes for each in entries)
+
+    proxy.requests.clear()
+    download(store, entries, tmp_path, told.append, stats)
+    assert proxy.requests == []
 
 
 @pytest.mark.parametrize("layout", ["objects", "shards"])

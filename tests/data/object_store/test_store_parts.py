@@ -20,7 +20,7 @@ from stepscope.data.object_store.stored_samples import (
     decode_image,
     encode_image,
     pack_shard,
-    unpack_shard,
+    unpack_object,
 )
 from stepscope.errors import DataError, RequestError
 
@@ -96,6 +96,10 @@ def some_images(count: int) -> np.ndarray:
     return np.random.default_rng(count).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
 
 
+def shard_of(samples: int) -> ManifestEntry:
+    return ManifestEntry("it", 1, "x", samples=samples)
+
+
 def test_an_image_comes_back_to_the_bit():
     image = some_images(1)[0]
     np.testing.assert_array_equal(decode_image(encode_image(image), "it"), image)
@@ -111,7 +115,7 @@ def test_a_shard_is_read_by_keys_and_not_by_the_order_of_its_members():
         with tarfile.open(fileobj=shuffled, mode="w") as other:
             for place in np.random.default_rng(0).permutation(len(members)):
                 other.addfile(*members[place])
-    found = unpack_shard(shuffled.getvalue(), "it", 20)
+    found = unpack_object(shuffled.getvalue(), shard_of(20))
     np.testing.assert_array_equal(np.stack([found.image(i) for i in range(20)]), images)
     np.testing.assert_array_equal(found.labels, labels)
 
@@ -120,7 +124,7 @@ def test_a_shard_is_read_by_keys_and_not_by_the_order_of_its_members():
 def test_a_shard_cut_short_is_named(kept):
     packed = pack_shard(0, some_images(4), np.zeros(4, dtype=np.int64))
     with pytest.raises(DataError, match="shard it"):
-        unpack_shard(packed[:kept], "it", 4)
+        unpack_object(packed[:kept], shard_of(4))
 
 
 def test_a_sample_without_its_label_is_named():
@@ -128,7 +132,7 @@ def test_a_sample_without_its_label_is_named():
     with tarfile.open(fileobj=file, mode="w") as shard:
         shard.addfile(tarfile.TarInfo("000000.png"), io.BytesIO())
     with pytest.raises(DataError, match=r"cannot read shard it .*000000\.cls"):
-        unpack_shard(file.getvalue(), "it", 1)
+        unpack_object(file.getvalue(), shard_of(1))
 
 
 @given(times_s=st.lists(st.floats(1e-4, 100), min_size=1, max_size=50))

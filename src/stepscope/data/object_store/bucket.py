@@ -62,8 +62,7 @@ def open_split(name: str, split: Split, count: int, reading: DataSource) -> Stor
     """Download the first `count` samples of a split, or open them for streaming."""
     from stepscope.data.object_store.request_latency import RequestTimes
     from stepscope.data.object_store.stored_samples import (
-        StoredObjects,
-        StoredShards,
+        StoredSamples,
         fetch_objects,
         read_files,
     )
@@ -85,16 +84,11 @@ def open_split(name: str, split: Split, count: int, reading: DataSource) -> Stor
         if downloads
         else partial(fetch_objects, ObjectStore(address), times.add)
     )
-    entries = manifest.first(split, count)
-    samples: Samples = (
-        StoredShards(fetch, entries, count)
-        if manifest.layout == "shards"
-        else StoredObjects(fetch, entries)
-    )
+    stored = StoredSamples(fetch, manifest.first(split, count), count)
     if not downloads:
-        return StoredSplit(samples, times)
+        return StoredSplit(stored, times)
     times.add(answer.stats)
-    samples = MemorySamples(*samples.take(np.arange(count)))
+    samples = MemorySamples(*stored.take(np.arange(count)))
     total_s = time.monotonic() - began
     download = Download(began_unix_s, answer.fetching_s, total_s, count)
     return StoredSplit(samples, times, download)

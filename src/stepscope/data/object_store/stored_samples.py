@@ -62,7 +62,7 @@ def pack_shard(first: int, images: Bytes, labels: Labels) -> bytes:
 
 @dataclass(frozen=True)
 class Shard:
-    """The samples of a shard, in the order of their keys; images still as files."""
+    """The samples of an object, in the order of their keys; images still as files."""
 
     name: str
     files: tuple[bytes, ...]
@@ -70,11 +70,14 @@ class Shard:
 
     def image(self, place: int) -> Bytes:
         """Decode one image [3, H, W]."""
-        return decode_image(self.files[place], f"image {place} of shard {self.name}")
+        return decode_image(self.files[place], f"image {place} of {self.name}")
 
 
-def unpack_shard(body: bytes, name: str, samples: int) -> Shard:
-    """Join the images and labels of a shard by their keys."""
+def unpack_object(body: bytes, entry: ManifestEntry) -> Shard:
+    """Return the samples of an object: one, or a shard, joined with their labels by key."""
+    if entry.label is not None:
+        return Shard(f"object {entry.key}", (body,), np.array([entry.label], dtype=np.int64))
+    name, samples = f"shard {entry.key}", entry.samples
     parts: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(body), mode="r:") as shard:
@@ -85,48 +88,27 @@ def unpack_shard(body: bytes, name: str, samples: int) -> Shard:
         files = tuple(parts[f"{key}.png"] for key in keys)
         labels = np.array([int(parts[f"{key}.cls"]) for key in keys], dtype=np.int64)
     except (tarfile.TarError, EOFError, KeyError, ValueError) as error:
-        raise DataError(f"cannot read shard {name} ({error}). {_AGAIN}") from None
+        raise DataError(f"cannot read {name} ({error}). {_AGAIN}") from None
     if len(keys) != samples:
-        raise DataError(f"shard {name}: wanted {samples} samples, found {len(keys)}. {_AGAIN}")
+        raise DataError(f"{name}: wanted {samples} samples, found {len(keys)}. {_AGAIN}")
     return Shard(name, files, labels)
 
 
-class StoredObjects:
-    """Samples stored as one object each."""
-
-    def __init__(self, fetch: Fetch, entries: Sequence[ManifestEntry]) -> None:
-        self._fetch, self._entries = fetch, tuple(entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Fetch the samples, all at once."""
-        entries = [self._entries[index] for index in indices.tolist()]
-        images = [
-            decode_image(body, f"object {entry.key}")
-            for entry, body in zip(entries, self._fetch(entries), strict=True)
-        ]
-        shapes = {image.shape for image in images}
-        if len(shapes) > 1:
-            raise DataError(f"images of one data set differ in shape: {sorted(shapes)}")
-        return np.stack(images), np.array([entry.label for entry in entries], dtype=np.int64)
-
-
-class StoredShards:
-    """Samples stored in shards."""
+class StoredSamples:
+    """Samples in objects of one or of many each; shards are kept for a while."""
 
     def __init__(self, fetch: Fetch, entries: Sequence[ManifestEntry], samples: int) -> None:
-        """Take the first `samples` of the shards in `entries`."""
+        """Take the first `samples` of the objects in `entries`."""
         self._fetch, self._entries, self._length = fetch, tuple(entries), samples
         self._starts = np.cumsum([0, *(entry.samples for entry in self._entries)])
         self._kept: OrderedDict[int, Shard] = OrderedDict()
+        self._most_kept = SHARDS_KEPT if any(entry.label is None for entry in entries) else 0
 
     def __len__(self) -> int:
         return self._length
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return samples from cached shards; fetch missing shards first."""
+        """Return samples from cached shards; fetch what is missing first, all at once."""
         shards = np.searchsorted(self._starts, indices, side="right") - 1
         self._keep(np.unique(shards).tolist())
         images, labels = [], []
@@ -134,8 +116,11 @@ class StoredShards:
             place = int(index - self._starts[shard])
             images.append(self._kept[shard].image(place))
             labels.append(self._kept[shard].labels[place])
-        while len(self._kept) > SHARDS_KEPT:
+        while len(self._kept) > self._most_kept:
             self._kept.popitem(last=False)
+        shapes = {image.shape for image in images}
+        if len(shapes) > 1:
+            raise DataError(f"images of one data set differ in shape: {sorted(shapes)}")
         return np.stack(images), np.array(labels, dtype=np.int64)
 
     def _keep(self, needed: Sequence[int]) -> None:
@@ -143,7 +128,7 @@ class StoredShards:
         entries = [self._entries[shard] for shard in missing]
         bodies = self._fetch(entries) if entries else []
         for shard, entry, body in zip(missing, entries, bodies, strict=True):
-            self._kept[shard] = unpack_shard(body, entry.key, entry.samples)
+            self._kept[shard] = unpack_object(body, entry)
         for shard in needed:
             self._kept.move_to_end(shard)
 
