@@ -22,8 +22,7 @@ from machine_trees import (
 )
 
 from stepscope.errors import MachineError
-from stepscope.hardware.energy import EVERYTHING, find_sensors
-from stepscope.records import energy_readings
+from stepscope.hardware.energy import find_sensors
 from stepscope.records.energy_readings import widest
 
 ZONE = "sys/class/powercap/intel-rapl:0"
@@ -155,7 +154,3 @@ def test_the_voltage_over_the_shunts_is_no_rail(tmp_path):
     files = {f"{chip}/name": "ina3221\n", f"{chip}/in7_label": "sum of shunt voltages\n"}
     files |= {f"{chip}/in7_input": "12\n"}
     assert domains(Tree("orin", "", files), tmp_path) == {}
-
-
-def test_both_rooms_mean_the_same_by_everything():
-    assert EVERYTHING == energy_readings.EVERYTHING

@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.records.energy_readings import EVERYTHING, grown_j, widest
+from stepscope.records.energy_readings import grown_j, widest
+from stepscope.records.types import EVERYTHING
 
 RANGE_J = 262_143.0
 steps_j = st.lists(st.integers(0, 60_000), min_size=1, max_size=30)

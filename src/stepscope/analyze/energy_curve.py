@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stepscope.records.energy_readings import EVERYTHING, STALL_S, grown_j
+from stepscope.records.energy_readings import STALL_S, grown_j
+from stepscope.records.types import EVERYTHING
 from stepscope.stats import median
 
 Reading = tuple[float, float]  # time, value

@@ -25,10 +25,8 @@ from typing import Any
 from stepscope.hardware.procfs import bytes_of
 
 STACKS_FILE = ".stacks"
-HEARTBEAT, STEPPED = (
-    b"heartbeat\n",
-    b"stepped\n",
-)  # notes in the file: there is one; a step was made
+# Notes in the file: there is a heartbeat; a step was made.
+HEARTBEAT, STEPPED = b"heartbeat\n", b"stepped\n"
 
 _ANNOUNCEMENT = re.compile(rb"^signal (\d+) of (\d+) on (\d+)$", re.MULTILINE)
 _SETTLED_S = 0.06  # without a new byte: the stacks are complete

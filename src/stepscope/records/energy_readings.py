@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-EVERYTHING = "*"  # a domain that contains all others
+from stepscope.records.types import EVERYTHING
+
 STALL_S = 10.0  # the counter of a running machine always moves; that of a part may rest
 _MOST_W = 20_000.0  # above any machine with such a sensor: a jump, not a reading
 

@@ -848,6 +848,9 @@ class LeftBehindEvent(_Timed):
     files: list[str]
 
 
+EVERYTHING = "*"  # a domain within that of a sensor: all others of the machine
+
+
 class EnergySensor(TypedDict):
     """An energy sensor; `contains` has the domains within its own."""
 

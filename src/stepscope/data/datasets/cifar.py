@@ -1,7 +1,7 @@
 """CIFAR-10, in any of its official layouts, of which the first complete one is read.
 
     cifar-10-batches-bin/       the official binary files, which may also be in the data folder
-    cifar-10-batches-py/        the official python files: pickles, read with `safe_pickle`
+    cifar-10-batches-py/        the official python files: pickles, which are not run
     cifar-10-binary.tar.gz      the official archives, unpacked on first use
     cifar-10-python.tar.gz
 
@@ -10,6 +10,7 @@ All are converted to the official binary records, whose md5s are checked each ti
 
 from __future__ import annotations
 
+import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from stepscope.data.dataset import DataSet, DataSource, Records, Split
-from stepscope.data.safe_pickle import read_batch
 from stepscope.data.samples import (
     IMAGE_BYTES,
     RECORD_BYTES,
@@ -67,6 +67,10 @@ FILES = PublishedFiles(
     test=(RecordFile("test_batch.bin", 10_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),),
 )
 
+# Strings in a pickled batch, and the instructions that hold a whole number.
+_KEYS = frozenset({b"data", b"labels", b"batch_label", b"filenames"})
+_INTEGERS = frozenset({"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"})
+
 
 @dataclass(frozen=True)
 class _Home:
@@ -102,6 +106,36 @@ def _read_pickled(path: Path) -> bytes:
     # An invalid label stays invalid: it becomes 255.
     classes = [label if 0 <= label < 255 else 255 for label in labels]
     return pack(images, np.array(classes, dtype=np.uint8)).tobytes()
+
+
+def read_batch(content: bytes, where: str) -> tuple[bytes, list[int]]:
+    """Return the pixels and the labels of a pickled batch, none of whose instructions is run.
+
+    They are only listed: the pixels are the longest string after `data`, the labels the whole
+    numbers after `labels`. The caller checks the md5 of the result; `where` names the file.
+    """
+    pixels = b""
+    labels: list[int] = []
+    found: set[bytes] = set()
+    key = b""
+    try:
+        for opcode, argument, _ in pickletools.genops(content):
+            if isinstance(argument, str):
+                argument = argument.encode("latin1", "replace")
+            if isinstance(argument, bytes) and argument in _KEYS:
+                key = argument
+                found.add(key)
+            elif isinstance(argument, bytes) and key == b"data":
+                pixels = max(pixels, argument, key=len)
+            elif isinstance(argument, int) and key == b"labels" and opcode.name in _INTEGERS:
+                labels.append(argument)
+    except Exception as error:  # a broken pickle may fail in any way: pickle's documentation
+        raise DataError(
+            f"{where} is not a readable pickle ({type(error).__name__}: {error})"
+        ) from error
+    if not {b"data", b"labels"} <= found:
+        raise DataError(f"{where} has no b'data' and b'labels'")
+    return pixels, labels
 
 
 def _most_complete(data_dir: Path) -> _Home:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from stepscope.errors import MachineError
 from stepscope.hardware.energy import battery, board_rails, cpu_rapl, gpu_nvml
-from stepscope.hardware.energy.sensor import EVERYTHING, Kind, Sensor
+from stepscope.hardware.energy.sensor import Kind, Sensor
 
-__all__ = ["EVERYTHING", "Kind", "Sensor", "Sensors", "find_sensors"]
+__all__ = ["Kind", "Sensor", "Sensors", "find_sensors"]
 
 # Of several that cover the whole machine, the first is preferred.
 _FAMILIES: dict[str, Callable[[Path], list[Sensor]]] = {

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from stepscope.errors import MachineError
-from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, read_number, word_in
+from stepscope.hardware.energy.sensor import Sensor, read_number, word_in
 from stepscope.hardware.procfs import is_there, matching
+from stepscope.records.types import EVERYTHING
 
 _MILLI, _MICRO = 1e-3, 1e-6
 

@@ -13,7 +13,6 @@ from stepscope.hardware.procfs import is_there, read_integer, read_name
 from stepscope.records.types import EnergySensor
 
 Kind = Literal["counter", "power"]
-EVERYTHING = "*"  # the domain contains all others of this machine
 
 
 @dataclass(frozen=True)
