@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import socket
 from pathlib import Path
 
 import pytest
+from polling import free_port
 from stepscope_command import Stepscope, closes
 from torchrun_command import ranks_of, start_torchrun, the_run, training_of_rank, wait_until
 
@@ -168,11 +168,8 @@ def test_ranks_that_were_asked_for_different_trainings_are_refused(tmp_path: Pat
 
 @pytest.mark.long
 def test_two_launchers_meet_as_two_hosts(tmp_path: Path, two: Run) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     options = ("--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend", "c10d", "--rdzv-id", "meet")
-    options += ("--rdzv-endpoint", f"127.0.0.1:{port}")
+    options += ("--rdzv-endpoint", f"127.0.0.1:{free_port()}")
     hosts = [start_torchrun(tmp_path, "run", *TWO_EPOCHS, options=options) for _ in range(2)]
     for host in hosts:
         _, said = host.communicate(timeout=200)

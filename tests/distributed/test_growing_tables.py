@@ -43,12 +43,12 @@ def with_ranks(where: Path, ranks: int = 2) -> run_folder.RunFolder:
     return made
 
 
-def steps_of(run: run_folder.RunFolder, rank: int) -> Path:
-    return run.path / schema.RANKS / str(rank) / schema.STEPS
+def steps_of(run: run_folder.RunFolder, rank: int, file: str = schema.STEPS) -> Path:
+    return run.path / schema.RANKS / str(rank) / file
 
 
 def epochs_of(run: run_folder.RunFolder, rank: int) -> Path:
-    return run.path / schema.RANKS / str(rank) / schema.EPOCHS
+    return steps_of(run, rank, schema.EPOCHS)
 
 
 def written(run: run_folder.RunFolder) -> list[tuple[int, int, int]]:

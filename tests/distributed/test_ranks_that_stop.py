@@ -81,21 +81,16 @@ def watch_of(made: run_folder.RunFolder, stops: int = 0, **known: Any) -> ChildW
     return cast(ChildWatch, SimpleNamespace(**seen, sampler=SimpleNamespace(origin_ns=0)))
 
 
-def test_a_resume_that_is_refused_changes_nothing_of_the_run_that_is_going(
-    run: run_folder.RunFolder,
-) -> None:
-    with run.held(), pytest.raises(RequestError, match="still running"):
-        start_run.resume(run.path, RankListener(0, None), processes=2)
-    assert run.read_info()["spec"]["processes"] == 1
-
-
-def test_a_rank_that_is_refused_changes_nothing_of_the_one_that_is_going(
+def test_who_is_refused_changes_nothing_of_the_run_that_is_going(
     run: run_folder.RunFolder,
 ) -> None:
     going = run_folder.create_rank(run.path, 0, "run", RunSpec().model_dump(mode="json"))
+    with run.held(), pytest.raises(RequestError, match="still running"):
+        start_run.resume(run.path, RankListener(0, None), processes=2)
     with going.held(), pytest.raises(RequestError, match="still running"):
         run_rank(rank_of(run), RankListener(0, None))
-    assert going.read_info()["spec"]["processes"] == 1
+    for folder in (run, going):
+        assert folder.read_info()["spec"]["processes"] == 1
 
 
 def test_a_rank_that_is_not_ready_and_deaf_is_ended(

@@ -203,23 +203,6 @@ def test_somebodys_own_script_is_warned_of_and_goes_on(tmp_path, machine, monkey
     assert capfd.readouterr().err.count("memory is short") == 1
 
 
-# --- the kernel -----------------------------------------------------------------------------------
-
-
-def test_a_kernel_kill_is_recognised_by_the_counter(run, monkeypatch):
-    kills = [7]
-    monkeypatch.setattr(host, "oom_kills", lambda: kills[-1])
-
-    def kill():
-        kills.append(8)
-        kill_training()
-
-    done, outcome = run(Listener(kill))
-    assert (done.status, outcome.exit_code) == ("out_of_memory", 4)
-    assert outcome.reason.startswith("the kernel killed the training: out of memory")
-    assert actions(done) == ["ended"]
-
-
 # --- a limit, held by a control group -------------------------------------------------------------
 
 
@@ -253,15 +236,24 @@ def test_the_group_says_when_the_training_nears_its_limit(run, looks_like_a_grou
     assert actions(done) == ["asked_to_end", "ended"]
 
 
-def test_a_kernel_kill_is_looked_for_in_the_run_s_own_group(run, looks_like_a_group):
+@pytest.mark.parametrize("limit", [None, "2GiB"])
+def test_a_kernel_kill_is_recognised_by_the_counter(run, request, monkeypatch, limit):
+    kills = [7]
+    monkeypatch.setattr(host, "oom_kills", lambda: kills[-1])
+    group = request.getfixturevalue("looks_like_a_group") if limit else None
+
     def kill():
-        (looks_like_a_group / "memory.events").write_text("oom_kill 1\n")
+        if group is None:
+            kills.append(8)
+        else:
+            (group / "memory.events").write_text("oom_kill 1\n")
         kill_training()
 
-    done, outcome = run(Listener(kill), memory_limit="2GiB")
+    done, outcome = run(Listener(kill), memory_limit=limit)
     assert (done.status, outcome.exit_code) == ("out_of_memory", 4)
-    assert "the kernel killed the training" in outcome.reason
-    assert "2.0 GiB" in outcome.reason
+    assert outcome.reason.startswith("the kernel killed the training: out of memory")
+    assert ("2.0 GiB" in outcome.reason) == bool(limit)
+    assert actions(done) == ["ended"]
 
 
 def test_a_real_group_holds_a_real_training(run, monkeypatch):
