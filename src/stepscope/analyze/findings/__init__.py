@@ -7,7 +7,6 @@ from stepscope.analyze.findings import (
     loader_findings,
     machine_findings,
     rank_findings,
-    script_findings,
     step_findings,
     wall_time_findings,
 )
@@ -67,7 +66,7 @@ def findings_of(run: Run) -> list[Finding]:
     kinds = _OF_STEPS + _OF_ANY_RUN if has_steps else _OF_ANY_RUN
     found = [finding for kind in kinds if (finding := kind(view)) is not None]
     if has_steps:
-        found += script_findings.work_in_loop(view)
+        found += wall_time_findings.work_in_loop(view)
     least_s = WORTHWHILE * (run.summary.get("wall_s") or 0.0)
 
     def importance(finding: Finding) -> tuple[float, float]:

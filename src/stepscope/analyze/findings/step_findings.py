@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stepscope.analyze.findings.finding import Finding, RunView
-from stepscope.analyze.findings.script_findings import work_in_loop
+from stepscope.analyze.findings.wall_time_findings import work_in_loop
 from stepscope.records import schema
 from stepscope.stats import median, quantile
 from stepscope.units import format_duration, format_share
