@@ -63,6 +63,7 @@ def test_it_comes_near_the_limit_in_a_few_trials_although_the_forecast_is_off(of
     best = largest(search(guided(machine, 10**6, off), machine))
     assert 0.85 * LIMIT < machine.peak(best.batch_size) <= EDGE * LIMIT
     assert len(machine.tried) <= 5
+    assert all(batch % 8 == 0 for batch in machine.tried if batch > 16)
 
 
 def test_a_good_forecast_takes_two_trials_at_most_and_one_for_all_the_data():
@@ -99,12 +100,6 @@ def test_where_not_even_one_sample_fits_there_is_no_answer_and_one_sample_was_tr
     machine.tried = []
     assert largest(search(guided(machine, 1000), machine)) is None
     assert machine.tried == [1]
-
-
-def test_batches_above_16_are_multiples_of_8():
-    machine = Machine(300 * MIB, 3.3 * MIB)
-    search(guided(machine, 10**6, 0.6), machine)
-    assert all(batch % 8 == 0 for batch in machine.tried if batch > 16)
 
 
 def test_what_fails_for_another_reason_ends_the_search():

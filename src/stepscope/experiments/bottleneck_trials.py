@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stepscope.analyze.bottleneck_shares import Way, data_stalls
-from stepscope.analyze.sweep_summary import mean_step, rate_interval, start_up_steps, whole_turns
+from stepscope.analyze.sweep_summary import mean_step, rate_interval
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments import sweep_run
 from stepscope.experiments.sweep_run import SweepListener
-from stepscope.experiments.workload import TrainingWorkload
+from stepscope.experiments.workload import TrainingWorkload, short_training
 from stepscope.hardware.disk import caches_beyond_reach
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
@@ -20,7 +20,6 @@ from stepscope.settings import RunSpec
 from stepscope.stats import interval_of
 
 REPEATS = 3
-_STEPS = 30
 
 
 def find_stalls(
@@ -40,12 +39,8 @@ def find_stalls(
     began = time.monotonic()
     spec = workload.spec({})
     settings = ways_of(spec)
-    steps = start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
-    short: dict[str, SettingValue] = {"evaluate": False, "epochs": 1, "max_steps": steps}
-    asked = {**short, **workload.asked, "evaluate": False}
-    quick = TrainingWorkload(asked, quick=True)
     request = sweep_run.SweepRequest(list(settings.values()), repeats, out, name, kind="stalls")
-    sweep = sweep_run.start(quick, request, listener)
+    sweep = sweep_run.start(short_training(workload.asked, spec), request, listener)
     by_way = {way: _completed(sweep, way, values) for way, values in settings.items()}
     samples_a_step = spec.batch_size * spec.accumulate
     rounds = [data_stalls(figures, samples_a_step, spec.workers) for figures in _rounds(by_way)]

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.analyze.scaling import KIND, Scale, gradient_bytes_of, scale_of
-from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
+from stepscope.analyze.sweep_summary import start_up_steps
 from stepscope.errors import MachineError, OutOfMemoryError, RequestError
 from stepscope.experiments import sweep_run
 from stepscope.experiments.sweep_run import SweepListener, SweepRequest, TrialBench
-from stepscope.experiments.workload import TrainingWorkload, training_samples_of
+from stepscope.experiments.workload import (
+    TrainingWorkload,
+    short_training,
+    training_samples_of,
+)
 from stepscope.records import schema
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep, load_sweep, load_sweep_of
@@ -105,7 +109,6 @@ def _check_length(spec: RunSpec) -> None:
 
 
 REPEATS = 3
-_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -128,11 +131,8 @@ def start(request: ScaleRequest, listener: SweepListener) -> Sweep:
     spec = TrainingWorkload(request.asked).spec({"processes": 1})
     scale = Scale(spec.batch_size, tuple(sorted(request.processes)))
     check_numbers(scale, request.predict)
-    steps = start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
-    short: dict[str, SettingValue] = {"epochs": 1, "max_steps": steps}
     # The memory forecast counts the gradients, and takes seconds.
-    quick = not request.predict
-    workload = TrainingWorkload({**short, **request.asked, "evaluate": False}, quick=quick)
+    workload = short_training(request.asked, spec, quick=not request.predict)
     for values in scale.settings():
         check_trial(workload, values, spec.batch_size)
     plan: ScalePlan = {

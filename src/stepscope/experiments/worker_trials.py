@@ -46,7 +46,6 @@ class WorkerSearch:
     setup: Setup
     board: Board = field(default_factory=Board)
     from_memory: StepFigures | None = None
-    chance: random.Random = field(default_factory=random.Random)
     _began: float = field(default_factory=time.monotonic)
     _verifying: Iterator[int] = field(default_factory=lambda: itertools.count(_VERIFYING))
 
@@ -59,7 +58,7 @@ class WorkerSearch:
             if number > 2:
                 self.board.drop_losers()
             candidates = self.board.playing
-            self.chance.shuffle(candidates)
+            random.shuffle(candidates)
             for candidate in candidates:
                 if number <= self.setup.choosing.rounds_with(candidate.workers):
                     self._try(number, candidate)
@@ -158,7 +157,7 @@ class WorkerSearch:
         rounds = min(budget.rounds_with(each.workers) for each in rates)
         for number in itertools.islice(self._verifying, rounds):
             both = [pick, current]
-            self.chance.shuffle(both)
+            random.shuffle(both)
             made = {each: self._make(each, budget.steps, number) for each in both}
             for each, trial in made.items():
                 if (reason := why_no_result(trial)) is not None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
+from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
 from stepscope.data import dataset_registry
 from stepscope.errors import MachineError, MissingExtraError, RequestError
 from stepscope.experiments.script_trial import run_script, with_argument
@@ -134,6 +135,18 @@ class TrainingWorkload:
     def to_json(self) -> WorkloadRecord:
         """Return the settings as the user gave them."""
         return {"spec": dict(self.asked), "mode": self.mode, "quick": self.quick, "script": None}
+
+
+_SHORT_STEPS = 30  # after start-up
+
+
+def short_training(
+    asked: Mapping[str, SettingValue], spec: RunSpec, *, quick: bool = True
+) -> TrainingWorkload:
+    """Return a training of a few steps, unless the user chose its length, without evaluation."""
+    steps = start_up_steps(spec.model_dump()) + whole_turns(_SHORT_STEPS, spec.workers)
+    short: dict[str, SettingValue] = {"epochs": 1, "max_steps": steps}
+    return TrainingWorkload({**short, **asked, "evaluate": False}, quick=quick)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from stepscope import __version__
 from stepscope.errors import MachineError, RequestError
-from stepscope.experiments.runners import ray_task
+from stepscope.experiments.runners import ray_cluster, ray_task
 from stepscope.experiments.runners.ray_cluster import (
     Node,
     NodePool,
@@ -286,11 +286,14 @@ def test_a_parcel_that_is_damaged_leaves_no_folder_that_looks_whole(tmp_path: Pa
 # --- where a cluster is ---------------------------------------------------------------------------
 
 
-def test_a_server_that_is_no_ray_cluster_is_given_up_in_time() -> None:
+def test_a_server_that_is_no_ray_cluster_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_cluster, "JOINED_WITHIN_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(MachineError, match=f"at {address}: .* joined within 1 s"):
-            find_cluster(address, within_s=1)
+            find_cluster(address)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "head.local", "[::1]", "[fe80::1%eth0]"])

@@ -27,10 +27,10 @@ from stepscope.records.types import SettingValue
 AUTO = "auto"
 CANNOT_JOIN = (ConnectionError, RuntimeError, ValueError, TimeoutError)  # of `ray.init`
 _ANSWERS_WITHIN_S = 5.0
-_JOINED_WITHIN_S = 8  # plus one or two seconds to start
+JOINED_WITHIN_S = 8  # plus one or two seconds to start
 
 
-def find_cluster(address: str, within_s: int = _JOINED_WITHIN_S) -> str:
+def find_cluster(address: str) -> str:
     """Return the address, HOST:PORT, of the cluster at an address or, with `auto`, here.
 
     Raises:
@@ -44,7 +44,7 @@ def find_cluster(address: str, within_s: int = _JOINED_WITHIN_S) -> str:
         except (OSError, OverflowError) as error:
             raise no_cluster(address, in_short(error)) from error
     tried = subprocess.run(
-        [sys.executable, "-m", __name__, address, str(within_s)],
+        [sys.executable, "-m", __name__, address, str(JOINED_WITHIN_S)],
         capture_output=True,
         text=True,
         check=False,
@@ -53,7 +53,7 @@ def find_cluster(address: str, within_s: int = _JOINED_WITHIN_S) -> str:
     )
     if tried.returncode == 0:
         return tried.stdout.split()[-1]
-    why = f"it could not be joined within {within_s} s."
+    why = f"it could not be joined within {JOINED_WITHIN_S} s."
     if tried.returncode != -signal.SIGALRM:
         why = in_short(tried.stdout or f"the attempt ended with {tried.returncode}")
     raise no_cluster(address, why)
