@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -80,7 +81,8 @@ def hooked(training: Training, names: frozenset[str] | None) -> list[float]:
             if names is None or name in names:
                 super().replace(owner, name, make)
 
-    patches = torch_hooks.install(HookState(AllreduceWatch()), Some())
+    with mock.patch.object(torch_hooks, "Patches", Some):
+        patches = torch_hooks.install(HookState(AllreduceWatch()))
     try:
         return training.block()
     finally:

@@ -179,11 +179,17 @@ class Loop:
         self.wait(ms)
         self.record(e.BACKWARD_DONE, None, None if loss is None else (lambda: loss))
 
+    def begin_update(self, optimizer: int = ADAM) -> None:
+        self.record(e.STEP, optimizer)
+
+    def end_update(self, optimizer: int = ADAM) -> None:
+        self.record(e.STEPPED, optimizer, self.other_clock)
+
     @contextmanager
     def stepping(self, optimizer: int = ADAM) -> Iterator[None]:
-        self.record(e.STEP, optimizer)
+        self.begin_update(optimizer)
         yield
-        self.record(e.STEPPED, optimizer, self.other_clock)
+        self.end_update(optimizer)
 
     def update(self, ms: float = 3, optimizer: int = ADAM) -> None:
         with self.stepping(optimizer):
@@ -196,6 +202,9 @@ class Loop:
         self.record(e.ZERO)
         self.wait(ms)
         self.record(e.ZEROED)
+
+    def detail(self, kind: str) -> None:
+        self.record(e.DETAIL, kind)
 
     def own(self, ms: float) -> None:
         self.record(e.OWN)

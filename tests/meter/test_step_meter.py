@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ import torch
 from scripted_clock import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.meter import step_meter
-from stepscope.meter.step_meter import FLUSH_EVERY_NS, StepMeter
+from stepscope.meter.step_meter import (
+    BLOCK_EVERY_STEPS,
+    BLOCK_STEPS,
+    FIRST_AFTER_STEPS,
+    FLUSH_EVERY_NS,
+    OffBlocks,
+    StepMeter,
+)
 from stepscope.meter.step_rows import (
     BACKWARD,
     DATA,
@@ -238,3 +246,36 @@ def test_rows_are_on_disk_before_anybody_can_object_to_them(clock, log, tmp_path
     with pytest.raises(ArithmeticError):
         meter.flush()
     assert [row["step"] for row in rows(log, tmp_path)] == [1, 2]
+
+
+# blocks of steps without detail
+
+
+def blocks_in(steps: int) -> list[tuple[int, int]]:
+    blocks, found, begin = OffBlocks(), [], 0
+    for step in range(steps):
+        if blocks.switch(step):
+            if blocks.off:
+                begin = step
+            else:
+                found.append((begin, step))
+    return found
+
+
+def test_a_run_of_two_thousand_steps_has_none():
+    assert blocks_in(FIRST_AFTER_STEPS) == []
+
+
+def test_blocks_are_short_and_far_apart():
+    found = blocks_in(20_000)
+    assert len(found) > 20
+    assert {end - begin for begin, end in found} == {BLOCK_STEPS}
+    gaps = [after - end for (_, end), (after, _) in itertools.pairwise(found)]
+    assert BLOCK_EVERY_STEPS[0] <= min(gaps) < max(gaps) <= BLOCK_EVERY_STEPS[1]
+
+
+def test_the_programs_own_random_numbers_are_left_alone():
+    random.seed(7)
+    before = random.getstate()
+    blocks_in(10_000)
+    assert random.getstate() == before

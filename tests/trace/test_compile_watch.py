@@ -1,4 +1,4 @@
-"""What torch.compile does in a traced script, with the real inductor backend."""
+"""What torch.compile does in a traced script; the long tests have the real inductor backend."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from stepscope.meter.clock import now_ns
 from stepscope.trace.compile_watch import CompileWatch
 
 SCRIPT = """
+import sys
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -26,7 +28,7 @@ class Noisy(nn.Module):
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 2), Noisy())
-compiled = torch.compile(model, dynamic=False)
+compiled = torch.compile(model, dynamic=False, backend=sys.argv[1])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = TensorDataset(torch.rand(11, 4), torch.rand(11, 2))
 for epoch in range(2):
@@ -37,13 +39,17 @@ for epoch in range(2):
 """
 
 
-@pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+@pytest.fixture(
+    scope="module", params=["aot_eager", pytest.param("inductor", marks=pytest.mark.long)]
+)
+def traced(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """The summary of a script that is compiled in two parts, twice."""
     folder = tmp_path_factory.mktemp("compiled")
     (folder / "train.py").write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, "-m", "stepscope", "trace", "--json", "train.py"],
+        [sys.executable, "-m", "stepscope", "trace", "--json", "train.py", request.param],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -20,6 +20,7 @@ code that runs right after a step finds cold caches and takes three times as lon
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,6 @@ from typing import NamedTuple
 import torch
 
 from stepscope.meter.clock import cost_amid_work_ns, now_ns, resolution_s, seconds
-from stepscope.meter.detail_blocks import OffBlocks
 from stepscope.meter.device_timeline import DeviceMark, DeviceQueue
 from stepscope.meter.step_rows import (
     BACKWARD,
@@ -47,6 +47,34 @@ from stepscope.records.csv_log import CsvLog
 from stepscope.records.types import Instrument
 
 FLUSH_EVERY_NS = SECOND_NS // 2
+FIRST_AFTER_STEPS = 2000
+BLOCK_STEPS = 20
+BLOCK_EVERY_STEPS = (200, 600)
+
+
+@dataclass(slots=True)
+class OffBlocks:
+    """Decide when the detail is switched off and on again.
+
+    The cost of the instrument is determined from blocks of steps without detail. They are short and
+    begin at random steps, so that they do not coincide with periodic work of the training. Only
+    long runs have them: a short one has no steps to spare.
+    """
+
+    off: bool = False
+    switch_at: int = FIRST_AFTER_STEPS
+    # Not the module's functions: a training may depend on their state.
+    _random: random.Random = field(default_factory=random.Random)
+
+    def switch(self, steps: int) -> bool:
+        """Switch if it is due after `steps` steps; return whether it was."""
+        if steps < self.switch_at:
+            return False
+        self.off = not self.off
+        self.switch_at = steps + (
+            BLOCK_STEPS if self.off else self._random.randint(*BLOCK_EVERY_STEPS)
+        )
+        return True
 
 
 class _RecordedStep(NamedTuple):

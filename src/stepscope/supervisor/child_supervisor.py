@@ -36,8 +36,7 @@ from stepscope.supervisor.memory_guard import MemoryLimit, MemoryWatch
 from stepscope.supervisor.signals import StopSignals, pause_with_tree
 from stepscope.supervisor.warm_start import ChildProcess, ForkedProcess
 from stepscope.telemetry.energy_sampler import EnergyWatch
-from stepscope.telemetry.sampling_budget import CpuShare
-from stepscope.telemetry.telemetry_sampler import Sampler, Surroundings
+from stepscope.telemetry.telemetry_sampler import CpuShare, Sampler, Surroundings
 from stepscope.units import format_duration
 
 _LAST_OUTPUT_LINES = 5

@@ -15,8 +15,8 @@ from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.energy_readings import STALL_S, grown_j, widest
 from stepscope.records.run_folder import RunFolder
-from stepscope.telemetry.sampling_budget import pause_after_s
 
+MOST_SHARE = 0.001  # of one core, which sampling shares with the training, per kind of reading
 READ_EVERY_S = 0.1
 IDLE_S = 1.0
 _LONGEST_S = 1.0  # between two readings, however costly they are
@@ -27,6 +27,14 @@ _PATIENCE = 3  # failures in a row: a file may be caught while it is written
 
 # Records an event and its time, as `RunFolder.add_event` does.
 RecordEvent = Callable[..., None]
+
+
+def pause_after_s(
+    cost_s: float, shortest_and_longest_s: tuple[float, float], most_share: float = MOST_SHARE
+) -> float:
+    """Return the pause after a reading that took `cost_s` of CPU time."""
+    shortest_s, longest_s = shortest_and_longest_s
+    return min(longest_s, max(shortest_s, cost_s / most_share))
 
 
 @dataclass

@@ -13,8 +13,7 @@ import psutil
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.types import SamplerResult
-from stepscope.telemetry.sampling_budget import CpuShare
-from stepscope.telemetry.telemetry_sampler import Sampler
+from stepscope.telemetry.telemetry_sampler import CpuShare, Sampler
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import thread_time
+from time import monotonic, process_time, thread_time
 
 import psutil
 
@@ -27,8 +27,7 @@ from stepscope.hardware.thermal import find_zones
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog, number
-from stepscope.telemetry.energy_sampler import RecordEvent
-from stepscope.telemetry.sampling_budget import MOST_SHARE, pause_after_s
+from stepscope.telemetry.energy_sampler import MOST_SHARE, RecordEvent, pause_after_s
 from stepscope.telemetry.throttle_watch import Throttling
 
 READ_EVERY_S = 1.0
@@ -174,3 +173,15 @@ class Sampler:
         if others_bytes is not None:
             self.others_bytes = others_bytes
             self.peak_others_bytes = max(self.peak_others_bytes, others_bytes)
+
+
+@dataclass(frozen=True)
+class CpuShare:
+    """The share of one core that this process has used since the object was created."""
+
+    _began_s: float = field(default_factory=monotonic)
+    _used_s: float = field(default_factory=process_time)
+
+    def share(self) -> float:
+        """Return the share up to now."""
+        return (process_time() - self._used_s) / (monotonic() - self._began_s)

@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -163,7 +164,8 @@ class HookState:
     keys: dict[int, int] = field(default_factory=dict)
     deaths: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     loaders: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
-    next_key: int = 0
+    # Returns a new number for an iteration or a loader.
+    new_key: Callable[[], int] = field(default_factory=lambda: count(1).__next__)
     longest: int = 0
     # The begin and end of each checkpoint.
     saves: list[tuple[int, int]] = field(default_factory=list)
@@ -177,8 +179,3 @@ class HookState:
         self.timings.append((worker, start_ns, wall_ns, cpu_ns))
         if work is not None:
             self.loader_profile.work.merge(work)
-
-    def new_key(self) -> int:
-        """Return a new number for an iteration or a loader."""
-        self.next_key += 1
-        return self.next_key

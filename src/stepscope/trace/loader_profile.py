@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.trace.sampling_thread import SamplingThread
-from stepscope.trace.stack_sampler import call_at, is_of_script
+from stepscope.trace.stack_sampler import call_at, is_script_file
 
 if TYPE_CHECKING:
     from stepscope.records.types import LoaderFigures, LoaderPart
@@ -189,7 +189,7 @@ _MODULE = "torch/nn/modules/module.py"
 
 def name_of(chain: Sequence[tuple[CodeType, int]]) -> LoaderName:
     """Return kind, name and line of a stack, the innermost frame first, `fetch` last."""
-    line = next((call_at(*each)[0] for each in chain if is_of_script(each[0])), None)
+    line = next((call_at(*each)[0] for each in chain if is_script_file(each[0].co_filename)), None)
     kind = next((kind for code, _ in chain if (kind := _kind_of_file(code.co_filename))), None)
     transform = _transform_of(chain)
     if kind is not None and not (transform and kind == READ):
@@ -209,7 +209,7 @@ def _kind_of_file(file: str) -> str | None:
 def _kind_of_call(code: CodeType, instruction: int) -> str | None:
     """Return the kind of the call that runs, or of a `with open(...)` around it."""
     texts = [call_at(code, instruction)[1] or ""]
-    if is_of_script(code):
+    if is_script_file(code.co_filename):
         texts += _withs_around(code, instruction)
     return next((kind for text in texts for call, kind in _BY_CALL if re.search(call, text)), None)
 

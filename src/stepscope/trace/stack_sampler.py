@@ -98,8 +98,6 @@ class StackSampler:
         self._take_of_loader = take_of_loader
         self._samples: list[_Sample] = []
         self._sampled_ns = 0
-        # By the address of the code: hashing it takes a microsecond. The code is kept alive.
-        self._kinds: dict[int, tuple[CodeType, bool, str | None]] = {}
         self._thread = SamplingThread(self._look, interval_s)
 
     def start(self) -> None:
@@ -130,16 +128,12 @@ class StackSampler:
         activity, depth, time_ns = None, 0, now_ns()
         took_ns = time_ns - self._sampled_ns
         while frame is not None and depth < _DEEPEST:
-            code = frame.f_code
-            kind = self._kinds.get(id(code))
-            if kind is None:
-                kind = self._kinds[id(code)] = (code, *_kind(code.co_filename))
-            _, of_script, known = kind
+            of_script, known = _kind(frame.f_code.co_filename)
             if known is _OWN_WORK:
                 return None
             activity = known if known == _IMPORT else activity or known
             if of_script:
-                return _Sample(time_ns, took_ns, phase, activity, code, frame.f_lasti)
+                return _Sample(time_ns, took_ns, phase, activity, frame.f_code, frame.f_lasti)
             frame, depth = frame.f_back, depth + 1
         return _Sample(time_ns, took_ns, phase, activity, None, 0)
 
@@ -184,6 +178,7 @@ _OWN_WORK = "stepscope"
 _IMPORT = "import"
 
 
+@functools.lru_cache(maxsize=4096)
 def _kind(file: str) -> tuple[bool, str | None]:
     """Return whether a file is the script's own, and what a library's file is for."""
     if file.startswith(_OUR_FOLDER):  # hooks are transparent, flushing is no work of the script
@@ -198,12 +193,6 @@ def _kind(file: str) -> tuple[bool, str | None]:
 def is_script_file(file: str) -> bool:
     """Return whether a file is the script's own, not a library's."""
     return _kind(file)[0]
-
-
-@functools.lru_cache(maxsize=4096)
-def is_of_script(code: CodeType) -> bool:
-    """Return whether code is the script's own, not a library's."""
-    return _kind(code.co_filename)[0]
 
 
 def _phase(state: HookState) -> str:

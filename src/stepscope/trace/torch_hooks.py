@@ -21,33 +21,26 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch import is_grad_enabled, nn, optim
+from torch import is_grad_enabled, nn
 from torch.compiler import is_compiling, is_dynamo_compiling
 
-from stepscope.meter.clock import now_ns, other_clock_ns
+from stepscope.meter.clock import now_ns
 from stepscope.meter.device_timeline import queue_of
 from stepscope.trace import event_buffer as e
 from stepscope.trace.allreduce_hooks import watch_allreduce
 from stepscope.trace.dataloader_hooks import watch_loaders
 from stepscope.trace.detect.spans import value_of
 from stepscope.trace.event_buffer import HookState
+from stepscope.trace.optimizer_hooks import record_span, watch_optimizers
 from stepscope.trace.patches import Patches
 from stepscope.trace.sample_count import samples_of_call
-from stepscope.trace.transfer_hooks import watch_transfers
-from stepscope.trace.weight_watch import STEPS_OF_ONE_FETCH, WeightWatch, unwrapped
+from stepscope.trace.weight_watch import WeightWatch, unwrapped
 
 # Most calls have these fields; they share one object.
 _PLAIN_CALL = (True, True, None)  # the garbage collector skips plain tuples
 
 # Python's thread that sends batch indices to workers. It never calls torch.
 _CARRIES_DATA_ONLY = "QueueFeederThread"
-
-# Optimisers that wrap another one and step it when gradients are complete. Their time is optimiser
-# time, but only the inner step is an update.
-_PASSES_STEPS_ON = ("accelerate.optimizer",)
-
-# The number of updates by one optimiser before another one can replace it.
-_STEPS_BEFORE_ANOTHER = 2
 
 
 def install(state: HookState) -> Patches:
@@ -58,13 +51,12 @@ def install(state: HookState) -> Patches:
     patches.replace(nn.Module, "__call__", functools.partial(_call, state))
     watch_loaders(state, patches)
     watch_allreduce(state, patches)
-    watch_transfers(state, patches)
-    patches.replace(torch.Tensor, "cuda", functools.partial(_record_span, state, e.MOVE, e.MOVED))
+    _watch_moves(state, patches)
     patches.replace(torch.autograd, "backward", functools.partial(_backward, state))
     patches.replace(torch.amp.GradScaler, "scale", functools.partial(_scale, state))
     patches.replace(torch.serialization, "save", functools.partial(_save, state))
     patches.replace(torch, "save", lambda original: torch.serialization.save)
-    _watch_optimizers(state, patches)
+    watch_optimizers(state, patches)
     state.weights = WeightWatch(state, patches, functools.partial(_backward, state))
     return patches
 
@@ -80,24 +72,56 @@ def _start_thread(state: HookState, original: Any) -> Any:
     return functools.wraps(original)(start)
 
 
-def _record_span(state: HookState, begin: int, end: int, original: Any) -> Any:
-    """Record the begin and end of a function, unless it is part of a recorded span."""
-    buffer, extend = state.buffer, state.buffer.fields.extend
-    # Some scripts update each weight and clear its gradient during the backward pass.
-    in_backward_too = begin == e.ZERO
+# moves
 
-    def span(*args: Any, **kwargs: Any) -> Any:
-        if state.busy and not (in_backward_too and state.in_backward):
-            return original(*args, **kwargs)
-        if not state.full or (state.has_threads and get_ident() != state.thread):
-            return original(*args, **kwargs)
-        extend((begin, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
+
+def _watch_moves(state: HookState, patches: Patches) -> None:
+    """Record when a batch goes to the device: a move of a CPU tensor, unless it stays as it is.
+
+    A script that trains on the CPU still requests moves, twice a step. After many moves without
+    effect during training, and none with one, the hook is removed; it is installed again once a
+    device is found.
+    """
+    to = functools.partial(_to, state, patches)
+    state.watch_moves = lambda: patches.replace(torch.Tensor, "to", to)
+    if state.idle_moves_left != 0:
+        state.watch_moves()
+    patches.replace(torch.Tensor, "cuda", functools.partial(record_span, state, e.MOVE, e.MOVED))
+
+
+def _to(state: HookState, patches: Patches, original: Any) -> Any:
+    device_kinds = (torch.device, str, int)
+    buffer, extend, begin, end = state.buffer, state.buffer.fields.extend, e.MOVE, e.MOVED
+
+    def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if state.busy or not state.full:
+            return original(tensor, *args, **kwargs)
+        device = args[0] if args else kwargs.get("device")
+        if (
+            not tensor.is_cpu
+            or not isinstance(device, device_kinds)
+            or is_compiling()
+            or (state.has_threads and get_ident() != state.thread)
+        ):
+            return original(tensor, *args, **kwargs)
+        state.busy = True
+        begin_ns, mark = now_ns(), buffer.queue and buffer.queue.mark()
+        moved = None
         try:
-            return original(*args, **kwargs)
+            moved = original(tensor, *args, **kwargs)
         finally:
-            extend((end, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
+            state.busy = False
+            if moved is not tensor:
+                state.idle_moves_left = None
+                extend((begin, begin_ns, None, None, mark))
+                extend((end, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
+            elif state.idle_moves_left and state.steps:  # no moves of weights
+                state.idle_moves_left -= 1
+                if not state.idle_moves_left:
+                    patches.restore_one(torch.Tensor, "to")
+        return moved
 
-    return functools.wraps(original)(span)
+    return to
 
 
 # modules
@@ -308,149 +332,3 @@ def _save(state: HookState, original: Any) -> Any:
                 state.saves.append((begin_ns, now_ns()))
 
     return functools.wraps(original)(save)
-
-
-# updates
-
-
-def _watch_optimizers(state: HookState, patches: Patches) -> None:
-    """Record every optimiser's step, outside the wrapper that torch puts around it.
-
-    torch wraps a class's `step` when its first object is created, and marks it `hooked`. The hook
-    does the same.
-    """
-    update = functools.partial(_optimizer_step, state)
-    zero = functools.partial(_record_span, state, e.ZERO, e.ZEROED)
-
-    def watch(cls: Any) -> None:
-        step = vars(cls).get("step")
-        if step is None or getattr(step, "stepscope", None):
-            return
-        if getattr(step, "hooked", False):
-            patches.replace(cls, "step", update)
-        elif cls.__module__ in _PASSES_STEPS_ON:
-            patches.replace(cls, "step", zero)
-            cls.step.stepscope = "span"
-
-    def watch_all(parent: Any) -> None:
-        for cls in parent.__subclasses__():
-            watch(cls)
-            watch_all(cls)
-
-    def hooked(original: Any) -> Any:
-        def patch_step_function(optimizer: Any) -> None:
-            cls = type(optimizer)
-            original(optimizer)
-            if getattr(cls.step, "stepscope", None) != "update":
-                patches.replace(cls, "step", update)
-            if get_ident() == state.thread:
-                if state.weights is not None:
-                    state.weights.stop()
-                state.updated_by = ()
-                state.optimizers[id(optimizer)] = weakref.ref(optimizer)
-                state.beside.discard(id(optimizer))  # another one, at the same address
-                state.buffer.record(e.MADE, id(optimizer))
-
-        return patch_step_function
-
-    def defined(original: Any) -> Any:
-        def init_subclass(cls: Any, /, **kwargs: Any) -> None:
-            super(optim.Optimizer, cls).__init_subclass__(**kwargs)
-            watch(cls)
-
-        return classmethod(init_subclass)
-
-    patches.replace(optim.Optimizer, "zero_grad", zero)
-    patches.replace(nn.Module, "zero_grad", zero)
-    patches.replace(torch.amp.GradScaler, "unscale_", zero)
-    patches.replace(torch.amp.GradScaler, "update", zero)
-    patches.replace(torch.amp.GradScaler, "step", functools.partial(_scaler_step, state))
-    watch_all(optim.Optimizer)
-    patches.replace(optim.Optimizer, "_patch_step_function", hooked)
-    patches.replace(optim.Optimizer, "__init_subclass__", defined)
-
-
-def _scaler_step(state: HookState, original: Any) -> Any:
-    """Record a scaler's step as an update, also if it skips invalid gradients."""
-
-    def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        update = _update(state, lambda _: original(scaler, optimizer, *args, **kwargs))
-        return update(optimizer)
-
-    return functools.wraps(original)(step)
-
-
-def _optimizer_step(state: HookState, original: Any) -> Any:
-    step = functools.wraps(original)(_update(state, original))
-    step.stepscope = "update"  # type: ignore[attr-defined]
-    return step
-
-
-def _takes_over(state: HookState, optimizer: Any) -> bool:
-    """Return whether an optimiser replaces others instead of stepping beside them.
-
-    This is so without a loader if others have updated all of its weights several times, and this
-    optimiser never stepped beside them: first Adam, then LBFGS.
-    """
-    is_inside = state.in_step > 0  # in an optimiser that wraps this one
-    is_early = state.steps - state.steps_at_fetch < _STEPS_BEFORE_ANOTHER
-    if is_inside or is_early or id(optimizer) in state.beside:
-        return False
-    known = (state.optimizers.get(identity) for identity in state.updated_by)
-    before = [each for reference in known if reference and (each := reference()) is not None]
-    trained = set().union(*map(_weights, before))
-    weights = _weights(optimizer)
-    if not weights or not weights <= trained:
-        state.beside.add(id(optimizer))
-        return False
-    return True
-
-
-def _weights(optimizer: Any) -> set[int]:
-    """Return the ids of an optimiser's weights; empty if it stores them in another way."""
-    try:
-        return {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    except (AttributeError, KeyError, TypeError):
-        return set()
-
-
-def _update(state: HookState, original: Any) -> Any:
-    buffer, extend, begin, end = state.buffer, state.buffer.fields.extend, e.STEP, e.STEPPED
-
-    def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.has_threads and get_ident() != state.thread:
-            return original(optimizer, *args, **kwargs)
-        if state.calling is not None and not state.in_backward:  # a module with a loop
-            state.loops.add(state.calling)
-            state.busy, state.calling = False, None
-            if state.full:
-                buffer.record(e.CALLED, True)
-        identity = id(optimizer)
-        if state.updated_by and identity not in state.updated_by and _takes_over(state, optimizer):
-            state.updated_by = ()
-            buffer.record(e.MADE, identity)
-        state.in_step += 1
-        state.awaits_backward = False
-        extend((begin, now_ns(), identity, None, buffer.queue and buffer.queue.mark()))
-        try:
-            return original(optimizer, *args, **kwargs)
-        finally:
-            state.in_step -= 1
-            is_outermost, before = not state.in_step, state.updated_by
-            is_first = not before or identity in before
-            has_no_loader = state.steps - state.steps_at_fetch > STEPS_OF_ONE_FETCH
-            if has_no_loader and is_first and is_outermost:
-                state.at_boundary()
-            mark = buffer.queue and buffer.queue.mark()
-            extend((end, now_ns(), identity, other_clock_ns(), mark))
-            if is_outermost:  # not in an optimiser that wraps this one
-                if is_first:
-                    state.steps += 1
-                    state.updated_by = (identity,)
-                else:
-                    state.beside.add(identity)
-                    state.updated_by = (*before, identity)
-                if state.at_step_end is not None:
-                    state.at_step_end()
-
-    return update

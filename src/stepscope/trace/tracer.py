@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from stepscope.meter.clock import cost_amid_work_ns, now_ns, other_clock_ns, resolution_s, seconds
-from stepscope.meter.detail_blocks import OffBlocks
 from stepscope.meter.device_memory import DevicePool, HostMemory, device_memory_of, host_memory
 from stepscope.meter.layer_timer import LayerWindow
+from stepscope.meter.step_meter import OffBlocks
 from stepscope.meter.step_rows import SECOND_NS, EpochTiming, StepRow, epoch_values
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
@@ -201,13 +201,9 @@ class Tracer:
             },
         }
         outcome["flops"], no_flops = self._setup.flops(self._writer.counted_samples)
-        absent = self._absent()
-        if no_flops is not None:
-            absent["flops"] = no_flops
-        if self._compiles.absent is not None:
-            absent["compilation"] = self._compiles.absent
-        if absent:
-            outcome["absent"] = absent
+        absent = {**self._absent(), "flops": no_flops, "compilation": self._compiles.absent}
+        if known := {name: reason for name, reason in absent.items() if reason is not None}:
+            outcome["absent"] = known
         if self._pool is not None:
             outcome["device_memory"] = self._pool.at_end()
         return outcome
@@ -227,19 +223,16 @@ class Tracer:
             "in_steps_s": seconds(sum(inside)),
         }
 
-    def _absent(self) -> dict[str, str]:
-        """Return the reasons for missing figures."""
-        absent: dict[str, str] = {}
-        if self.layers_steps and self.layers is None:
-            begin = f"after step {self._window_from}" if self._window_from else "later"
-            absent["layers"] = f"the script ended too early: layers are timed {begin}"
-        if self._hooks.allreduce.reason is not None:
-            absent["communication"] = self._hooks.allreduce.reason
-        if self._hooks.cpu_from_steps:
-            absent["load_cpu_s"] = CPU_LEFT_OUT
-        if self._hooks.inferred_updates:
-            absent["optimizer_s"] = UPDATES_NOT_TIMED
-        return absent
+    def _absent(self) -> dict[str, str | None]:
+        """Return the reasons for missing figures; None for those that are not missing."""
+        begin = f"after step {self._window_from}" if self._window_from else "later"
+        too_early = f"the script ended too early: layers are timed {begin}"
+        return {
+            "layers": too_early if self.layers_steps and self.layers is None else None,
+            "communication": self._hooks.allreduce.reason,
+            "load_cpu_s": CPU_LEFT_OUT if self._hooks.cpu_from_steps else None,
+            "optimizer_s": UPDATES_NOT_TIMED if self._hooks.inferred_updates else None,
+        }
 
     def abandon(self) -> None:
         """Remove the hooks: in a forked copy of the traced process, or after a failure."""

@@ -299,23 +299,22 @@ class WeightWatch:
             self._record(changed, at_end=at_end)
 
     def _changed(self, *, ignores_gone: bool) -> set[Weight]:
-        changed = set()
-        for weight in self._weights:
-            tensor = weight.tensor
-            if tensor is None:
-                if weight.is_gone and not ignores_gone:
-                    changed.add(weight)
-            elif weight.is_marked(tensor):
-                changed.add(weight)
+        found = [(weight, weight.tensor) for weight in self._weights]
+        changed = {
+            weight
+            for weight, tensor in found
+            if (weight.is_gone and not ignores_gone if tensor is None else weight.is_marked(tensor))
+        }
         if changed and self._compares_values:
             self._compares_values = False
             for weight in self._weights:
                 weight.samples = False
-        if not changed and self._compares_values:
-            for weight in self._weights:
-                tensor = weight.tensor
-                if tensor is not None and weight.has_other_values(tensor):
-                    changed.add(weight)
+        elif self._compares_values:
+            changed = {
+                weight
+                for weight, tensor in found
+                if tensor is not None and weight.has_other_values(tensor)
+            }
         return changed
 
     def _record(self, changed: set[Weight], *, at_end: bool = False) -> None:

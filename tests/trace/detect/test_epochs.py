@@ -32,56 +32,83 @@ def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop:
     assert loop.sheet.of("train")[0].start_s == pytest.approx(0.006)
 
 
-# What a loop does; of each step: its epoch, how long it takes, and its samples.
+# What a loop does; of each step: its epoch, how long it takes, and its samples; how many tests.
 EPOCHS = {
     "updates without a loader before the first epoch are an epoch of their own": (
         "learn, learn, train 2",
         ([1, 1, 2, 2], [9, 9, 10, 10], [8] * 4),
+        0,
     ),
     "a training that begins its loader anew has left a search for a learning rate": (
         "iterate ms=5 of=7, step, step, wait 100, "
         "iterate 101 ms=5 of=7, step 101, exhaust 1 101, "
         "iterate 102 ms=5 of=7, step 102, exhaust 1 102",
         ([1, 1, 2, 3], [10] * 4, [8] * 4),
+        0,
     ),
     "a new optimiser after a loader's end begins an epoch with all of the data at once": (
         f"make {ADAM}, train 2, wait 1000, make {SGD}, " + f"learn {MODEL} {SGD} samples=16, " * 3,
         ([1, 1, 2, 2, 2], [10, 10, 9, 9, 9], [8, 8, 16, 16, 16]),
+        0,
     ),
     "an update after a loader's end is of its epoch": (
         f"make {ADAM}, make {SGD}, " + f"train 2, learn {MODEL} {SGD}, " * 2,
         ([1, 1, 1, 2, 2, 2], [10, 10, 10] * 2, [8] * 6),
+        0,
+    ),
+    "batches left over at an epoch's end belong to its last step": (
+        (
+            "iterate ms=5, "
+            + "fetch, accumulate, fetch, learn, " * 2
+            + "fetch, accumulate, exhaust, "
+        )
+        * 2,
+        ([1, 1, 2, 2], [17, 24] * 2, [16, 24] * 2),
+        0,
+    ),
+    "a model that was tried before a closure calls it was not trained then": (
+        f"call, wait 1, make {ADAM}, wait 50, " + "begin_update, accumulate, end_update, " * 2,
+        ([1, 1], [6, 6], [8, 8]),
+        0,
+    ),
+    "two ways through one loader at once are one epoch": (
+        "iterate 101 of=7, iterate 102 of=7, " + "fetch 1 101, step 102, " * 3 + "exhaust 1 101",
+        ([1] * 3, [11] * 3, [16] * 3),
+        0,
+    ),
+    "an evaluation on the training loader does not end the epoch": (
+        "iterate ms=5 of=7, "
+        + "".join(
+            f"step, iterate {key} ms=2 of=7, fetch 1 {key}, predict, exhaust 1 {key}, "
+            for key in (100, 101, 102)
+        )
+        + "exhaust",
+        ([1] * 3, [10] * 3, [8] * 3),
+        3,
+    ),
+    "two loaders side by side are one epoch": (
+        f"iterate ms=5, iterate {OTHER_LOADER} ms=5, "
+        + f"fetch, fetch 2 {OTHER_LOADER}, learn, " * 3
+        + f"exhaust, drop {OTHER_LOADER}",
+        ([1] * 3, [17, 12, 12], [16] * 3),
+        0,
+    ),
+    "a batch trained after the loader's end is a step of its epoch": (
+        "iterate ms=5, fetch, step, exhaust, learn, wait 30, test 2",
+        ([1, 1], [11, 10], [8, 8]),
+        1,
     ),
 }
 
 
 @pytest.mark.parametrize("name", EPOCHS)
 def test_a_step_belongs_to_the_epoch_of_its_loader(loop: Loop, name: str) -> None:
-    script, expected = EPOCHS[name]
+    script, steps, tests = EPOCHS[name]
     loop.play(script)
     epochs = [row.epoch for row in loop.sheet.rows]
-    assert (epochs, loop.sheet.lasted_ms, loop.sheet.samples) == expected
-
-
-def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop) -> None:
-    with loop.iterating(ms=5, of=7):
-        for number in range(3):
-            loop.step()
-            with loop.iterating(100 + number, ms=2, of=7):
-                loop.fetch(1, 100 + number)
-                loop.predict(2)
-    assert [row.epoch for row in loop.sheet.rows] == [1, 1, 1]
-    assert loop.sheet.lasted_ms == [10] * 3
-    assert len(loop.sheet.of("test")) == 3
-
-
-def test_two_ways_through_one_loader_at_once_are_one_epoch(loop: Loop) -> None:
-    with loop.iterating(101, of=7):
-        loop.iterate(102, of=7)
-        for _ in range(3):
-            loop.fetch(1, 101)
-            loop.step(102)
-    assert [(row.epoch, row.samples) for row in loop.sheet.rows] == [(1, 16)] * 3
+    assert (epochs, loop.sheet.lasted_ms, loop.sheet.samples) == steps
+    assert len(loop.sheet.of("train")) == max(epochs)
+    assert len(loop.sheet.of("test")) == tests
 
 
 def test_a_loader_that_was_let_go_of_ends_its_epoch(loop: Loop) -> None:
@@ -106,18 +133,6 @@ def test_a_loop_that_never_asks_for_one_more_batch_ends_its_epoch_all_the_same(l
     assert loop.sheet.splits == ["train", "test", "train", "test"]
     assert [row.epoch for row in loop.sheet.rows] == [1, 1, 2, 2]
     assert loop.sheet.lasted_ms == [10] * 4, "what comes after the last update is no step's"
-
-
-def test_a_batch_trained_after_the_loaders_end_is_a_step_of_its_epoch(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    loop.fetch(1)
-    loop.step()
-    loop.exhaust(1)  # the loop is one batch ahead, and finds out now
-    loop.learn()
-    loop.wait(30)
-    loop.test(2)
-    assert loop.sheet.numbers == [(1, 1), (1, 2)]
-    assert loop.sheet.lasted_ms == [11, 10]
 
 
 def test_a_script_that_ends_in_the_middle_of_an_epoch_leaves_its_steps(loop: Loop) -> None:

@@ -74,6 +74,11 @@ EVALUATIONS = {
         f"call 2 {ONE_SAMPLE}, learn, " * 3,
         (0, [9, 11, 11]),
     ),
+    "once inside of what is taken out": (
+        f"iterate, step, iterate {TEST}, fetch 1 {TEST}, call, "
+        f"iterate {OTHER_LOADER}, fetch 1 {OTHER_LOADER}, predict, exhaust 1 {TEST}, exhaust",
+        (2, [10]),
+    ),
 }
 
 
@@ -152,17 +157,6 @@ def test_who_acts_after_every_update_is_not_tested_there(loop: Loop) -> None:
     assert loop.sheet.phases_ms(2)["forward"] == 8
 
 
-def test_a_teacher_is_no_evaluation(loop: Loop) -> None:
-    with loop.iterating(ms=5):
-        for _ in range(2):
-            loop.fetch(1)
-            loop.predict(6, TEACHER)
-            loop.learn()
-    assert loop.sheet.lasted_ms == [16, 16]
-    assert loop.sheet.phases_ms(1)["forward"] == 8
-    assert loop.sheet.of("test") == []
-
-
 def test_training_by_validation_batches_is_training(loop: Loop) -> None:
     loop.train(2)
     with loop.iterating(TEST, ms=2):
@@ -184,19 +178,6 @@ def test_an_iterator_made_early_is_what_it_is_used_for(loop: Loop) -> None:
     assert loop.sheet.samples == [8] * 3
     assert [timing.total_s for timing in loop.sheet.of("test")] == pytest.approx([0.003] * 3)
     assert len(loop.sheet.of("train")) == 1
-
-
-def test_an_evaluation_inside_of_what_is_taken_out_is_not_taken_out_twice(loop: Loop) -> None:
-    with loop.iterating(TRAIN):
-        loop.step()
-        with loop.iterating(TEST):
-            loop.fetch(1, TEST)
-            loop.call(2)  # with gradients, and nothing comes of them
-            loop.iterate(OTHER_LOADER)
-            loop.fetch(1, OTHER_LOADER)
-            loop.predict(2)  # not read to its end
-    assert loop.sheet.lasted_ms == [10]
-    assert sum(loop.sheet.phases_ms().values()) == 10
 
 
 def test_a_teachers_call_after_an_evaluation_is_of_the_next_step(loop: Loop) -> None:

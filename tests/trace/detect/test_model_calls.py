@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from simulated_loop import (
-    ADAM,
     CRITIC,
     MODEL,
     OTHER_LOADER,
@@ -51,18 +50,6 @@ def test_without_a_loader_several_calls_are_one_forward_pass(loop: Loop) -> None
         loop.backward(4)
         loop.update(3)
     assert loop.sheet.phases_ms(2) == {"forward": 6, "backward": 4, "optimizer": 3}
-
-
-def test_what_lies_between_a_generator_and_its_critic_is_the_forward_pass(loop: Loop) -> None:
-    with loop.iterating():
-        for _ in range(3):
-            loop.fetch(1)
-            loop.accumulate(CRITIC)
-            for optimizer in (ADAM, SGD):
-                loop.call(1)
-                loop.wait(5)
-                loop.learn(CRITIC, optimizer=optimizer)
-    assert loop.sheet.phases_ms(2)["forward"] == 18
 
 
 def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
@@ -144,6 +131,14 @@ SAMPLES_OF_STEPS = {
         [12, 12],
     ),
     "a single batch counts each time it is trained with": ("draw 100, " + "learn, " * 4, [8] * 4),
+    "also in steps without detail": (
+        "".join(f"draw {key} of=1, learn, " for key in range(100, 104))
+        + "detail 'off', "
+        + "".join(f"draw {key} of=1, update, " for key in range(104, 109))
+        + "detail 'full', "
+        + "".join(f"draw {key} of=1, learn, " for key in range(109, 112)),
+        [8] * 12,
+    ),
     "one that is only looked at does not": (f"draw 100 of={TRAIN}, train 3", [8] * 3),
     "nor one of another loader": (f"draw 100 of={OTHER_LOADER}, train 3", [8] * 3),
     "nor one that a model is tested with": (f"draw 100 of={TEST} samples=4, predict, learn", [8]),
@@ -210,18 +205,6 @@ def test_a_batch_of_an_iterator_of_its_own_belongs_to_the_step(loop: Loop) -> No
         loop.learn()
     assert loop.sheet.samples == [8, 8, 8]
     assert loop.sheet.splits == ["train"]
-
-
-def test_so_it_does_in_steps_without_detail(loop: Loop) -> None:
-    for key in range(100, 112):
-        is_off = 104 <= key < 109
-        loop.record(e.DETAIL, "off" if is_off else "full")
-        loop.draw(key, of=1)
-        if is_off:
-            loop.update(3)
-        else:
-            loop.learn()
-    assert loop.sheet.samples == [8] * 12
 
 
 def test_single_batches_that_nothing_is_trained_with_are_not_kept(loop: Loop) -> None:

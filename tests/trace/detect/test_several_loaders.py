@@ -8,19 +8,6 @@ from simulated_loop import OTHER_LOADER, SGD, TRAIN, Loop
 SHARDS, LABELLED, UNLABELLED = 31, 41, 51
 
 
-def test_two_loaders_side_by_side_are_one_epoch(loop: Loop) -> None:
-    with loop.iterating(TRAIN, ms=5):
-        loop.iterate(OTHER_LOADER, ms=5)
-        for _ in range(3):
-            loop.fetch(1, TRAIN)
-            loop.fetch(2, OTHER_LOADER)
-            loop.learn()
-    loop.drop(OTHER_LOADER)
-    assert loop.sheet.lasted_ms == [17, 12, 12]
-    assert loop.sheet.samples == [16, 16, 16]
-    assert len(loop.sheet.of("train")) == 1
-
-
 def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
     with loop.iterating(TRAIN, ms=5):
         loop.iterate(OTHER_LOADER, ms=5)
