@@ -126,14 +126,14 @@ def map_layer(layer: Layer, design: AcceleratorDesign, widths: Widths = Widths()
     )
 
 
-def _spreads(layer: Layer, design: AcceleratorDesign, widths: Widths) -> Iterator[tuple[int, int]]:
-    """Yield the narrowest widths of C and M among those with the fewest steps."""
+def _spreads(layer: Layer, design: AcceleratorDesign, widths: Widths) -> list[tuple[int, int]]:
+    """Return the narrowest widths of C and M among those with the fewest steps."""
     c_choices = _choices(layer.C, widths.c, design.widest_c)
     m_choices = _choices(layer.M, widths.m, design.widest_m)
-    fewest = min(-(-layer.C // c) * -(-layer.M // m) for c in c_choices for m in m_choices)
-    for c, m in product(c_choices, m_choices):
-        if -(-layer.C // c) * -(-layer.M // m) == fewest:
-            yield c, m
+    spreads = product(c_choices, m_choices)
+    steps = {(c, m): -(-layer.C // c) * -(-layer.M // m) for c, m in spreads}
+    fewest = min(steps.values())
+    return [spread for spread, count in steps.items() if count == fewest]
 
 
 def _choices(bound: int, given: int | None, widest: int) -> list[int]:

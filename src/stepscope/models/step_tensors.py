@@ -221,12 +221,12 @@ def measure_optimizer(
     device: torch.device | None = None,
     *,
     all_at_once: bool = False,
-    elements: int = 16384,
 ) -> OptimizerMemory:
     """Measure the memory of an optimiser with a single parameter.
 
     On a GPU torch steps all parameters at once (`foreach`); on a CPU one after the other.
     """
+    elements = 16384
     parameter = nn.Parameter(torch.zeros(elements, device=device))
     parameter.grad = torch.zeros(elements, device=device)
     size_bytes = parameter.untyped_storage().nbytes()
@@ -239,11 +239,6 @@ def measure_optimizer(
     ]
     held = sum(value.untyped_storage().nbytes() for value in state if value.numel() == elements)
     known = [parameter, parameter.grad, *state]
-    log = record_step(lambda mark: optimizer.step(), known, (), 1)
-    now = peak = 0
-    for event in log.events:
-        block = log.blocks[abs(event) - 1]
-        if block.kind != "parameters":
-            now += block.size_bytes if event > 0 else -block.size_bytes
-            peak = max(peak, now)
-    return OptimizerMemory(held / size_bytes, round(peak / size_bytes, 1), all_at_once)
+    stepped = add_up(record_step(lambda mark: optimizer.step(), known, (), 1), NO_OPTIMIZER)
+    temporary = stepped.peak_bytes - stepped.at_peak["parameters"]
+    return OptimizerMemory(held / size_bytes, round(temporary / size_bytes, 1), all_at_once)
