@@ -97,6 +97,7 @@ def test_blocks_of_an_order_stay_where_the_samples_lie():
 def test_the_choice_is_the_same_for_ever():
     assert np.flatnonzero(hold_out(20, 5)).tolist() == KNOWN
     more = hold_out(20, 9)
+    assert hold_out(20, 0) is None
     assert more[KNOWN].all()  # who holds out more holds out the same and others
 
 
@@ -104,7 +105,3 @@ def test_the_choice_is_the_same_for_ever():
 def test_something_must_be_left_to_train_on(validation):
     with pytest.raises(RequestError, match=r"wanted fewer than the 10 .*Hold out fewer"):
         hold_out(10, validation)
-
-
-def test_nothing_is_held_out_unless_it_is_asked_for():
-    assert hold_out(10, 0) is None

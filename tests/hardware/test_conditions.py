@@ -50,48 +50,35 @@ def name_of(tree: object) -> str | None:
 
 
 @pytest.mark.parametrize("tree", TREES, ids=name_of)
-def test_a_machine_tells_its_state(tmp_path, tree):
-    found = read_conditions(write_tree(tree, tmp_path))
+def test_a_machine_tells_its_state_and_why_it_does_not(tmp_path, tree):
+    root = write_tree(tree, tmp_path)
+    found = read_conditions(root)
     names = ("board", "power_mode", "governor", "clocks", "fan", "turbo")
     assert ", ".join(str(found[name].value) for name in names) == KNOWN[tree.name]
-
-
-@pytest.mark.parametrize("tree", TREES, ids=name_of)
-def test_what_a_machine_does_not_tell_has_a_reason(tmp_path, tree):
-    described = describe_conditions(write_tree(tree, tmp_path))
+    described = describe_conditions(root)
     missing = {name for name, value in described.items() if value is None}
     assert missing <= described["absent"].keys()
     assert all(described["absent"].values())
 
 
 @pytest.mark.parametrize(
-    ("tree", "release", "jetpack"),
+    ("tree", "release", "jetpack", "mode"),
     [
-        (JETSON_NANO, "32.5.0", "4.5"),
-        (JETSON_XAVIER_NX, "32.6.1", "4.6"),
-        (JETSON_AGX_XAVIER, "32.4.3", "4.4"),
-        (JETSON_ORIN, "35.4.1", "5.1.2"),
+        (JETSON_NANO, "32.5.0", "4.5", "MAXN"),
+        (JETSON_XAVIER_NX, "32.6.1", "4.6", "MODE_15W_6CORE"),
+        (JETSON_AGX_XAVIER, "32.4.3", "4.4", "MAXN"),
+        (JETSON_ORIN, "35.4.1", "5.1.2", "15W"),
+        (LAPTOP, None, None, None),
     ],
     ids=name_of,
 )
-def test_a_jetson_names_its_software(tmp_path, tree, release, jetpack):
-    assert tegra_release(write_tree(tree, tmp_path)).value == release
-    assert JETPACKS[release] == jetpack
-
-
-@pytest.mark.parametrize(
-    ("tree", "mode"),
-    [
-        (JETSON_NANO, "MAXN"),
-        (JETSON_XAVIER_NX, "MODE_15W_6CORE"),
-        (JETSON_AGX_XAVIER, "MAXN"),
-        (JETSON_ORIN, "15W"),
-        (LAPTOP, None),
-    ],
-    ids=name_of,
-)
-def test_the_protocol_has_a_power_mode_for_each_board(tmp_path, tree, mode):
-    assert protocol_mode(write_tree(tree, tmp_path)) == mode
+def test_a_jetson_has_its_software_and_the_power_mode_of_the_protocol(
+    tmp_path, tree, release, jetpack, mode
+):
+    root = write_tree(tree, tmp_path)
+    assert tegra_release(root).value == release
+    assert JETPACKS.get(release) == jetpack
+    assert protocol_mode(root) == mode
 
 
 def test_a_power_mode_that_nobody_has_set_is_the_default_and_garbage_is_shown(tmp_path):

@@ -33,33 +33,27 @@ def mounted(root: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "said", "kind"),
+    ("name", "file", "said", "kind", "place"),
     [
-        ("nvme0n1", None, None, "NVMe SSD"),
-        ("sda", "queue/rotational", "0\n", "SSD"),
-        ("sda", "queue/rotational", "1\n", "HDD"),
-        ("mmcblk0", "device/type", "SD\n", "SD card"),
-        ("mmcblk0", "device/type", "MMC\n", "eMMC"),
-        ("vda", None, None, "virtual disk"),
+        ("nvme0n1", None, "", "NVMe SSD", {}),
+        ("sda", "queue/rotational", "0\n", "SSD", {}),
+        ("sda", "queue/rotational", "1\n", "HDD", {}),
+        ("sdb", "queue/rotational", "1\n", "HDD", {"bus": "pci0/usb2/2-1"}),
+        ("sda", "queue/rotational", "1\n", "HDD", {"kind": "fuseblk"}),  # no network
+        ("mmcblk0", "device/type", "SD\n", "SD card", {}),
+        ("mmcblk0", "device/type", "MMC\n", "eMMC", {}),
+        ("vda", None, "", "virtual disk", {}),
     ],
 )
-def test_a_disk_is_known_by_its_kind(tmp_path, name, file, said, kind):
+def test_a_disk_is_known_by_its_kind(tmp_path, name, file, said, kind, place):
     data = tmp_path / "data"
     data.mkdir()
-    folder = disk(tmp_path / "root", data, name)
-    if file and said:
+    folder = disk(tmp_path / "root", data, name, **place)
+    if file is not None:
         (folder / file).write_text(said)
     found = medium_under(data, tmp_path / "root").value
-    assert (found.kind, found.device, found.file_system) == (kind, name, "ext4")
-
-
-def test_a_disk_behind_usb_says_so(tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    folder = disk(tmp_path / "root", data, "sdb", bus="pci0/usb2/2-1")
-    (folder / "queue/rotational").write_text("1\n")
-    found = medium_under(data, tmp_path / "root").value
-    assert (found.kind, found.over_usb) == ("HDD", True)
+    assert (found.kind, found.device) == (kind, name)
+    assert (found.file_system, found.over_usb) == (place.get("kind", "ext4"), "bus" in place)
 
 
 @pytest.mark.parametrize(("kind", "medium"), [("tmpfs", "memory"), ("nfs4", "network")])
@@ -77,13 +71,6 @@ def test_a_disk_that_is_hidden_or_not_listed_has_a_reason(tmp_path):
     assert "mountinfo" in (medium_under(tmp_path, root).reason or "")
     mounted(root, "")
     assert "overlay hides its disk" in (medium_under(tmp_path, root).reason or "")
-
-
-def test_a_disk_by_way_of_a_program_is_no_network(tmp_path):
-    folder = disk(tmp_path / "root", tmp_path, "sda", kind="fuseblk")
-    (folder / "queue/rotational").write_text("1\n")
-    found = medium_under(tmp_path, tmp_path / "root").value
-    assert found.kind == "HDD"
 
 
 def test_a_mount_whose_number_is_of_no_device_is_found_by_its_source(tmp_path):

@@ -104,10 +104,7 @@ def test_threads_are_a_condition_of_a_cpu_alone():
     on_cuda = conditions_of({**ENVIRONMENT, "device": "cuda:1", "device_name": "T4"}, "fp16")
     assert on_cpu["threads"] == 4
     assert (on_cuda["device"], on_cuda["threads"]) == ("cuda", None)
-
-
-def test_an_environment_without_torch_has_no_conditions():
-    assert conditions_of({"cpu": "A57"}, "fp32") is None
+    assert conditions_of({"cpu": "A57"}, "fp32") is None, "an environment without torch"
 
 
 def test_the_highest_clock_is_that_of_the_fastest_cpu(tmp_path):

@@ -452,14 +452,12 @@ def test_an_interrupted_removal_leaves_the_environment_marked(faked, monkeypatch
     assert faked.venv.problem() == "an earlier setup did not finish"
 
 
-@pytest.mark.parametrize(
-    ("missing", "problem"),
-    [("pyvenv.cfg", "not a complete virtual environment"), ("bin/python", "its Python is missing")],
-)
-def test_a_damaged_environment_is_not_kept(faked, missing, problem):
+def test_a_damaged_environment_is_not_kept(faked):
     faked.run()
-    (faked.venv.path / missing).unlink()
-    assert problem in faked.venv.problem()
+    (faked.venv.path / "bin/python").unlink()
+    assert "its Python is missing" in faked.venv.problem()
+    (faked.venv.path / "pyvenv.cfg").unlink()
+    assert "not a complete virtual environment" in faked.venv.problem()
 
 
 def test_make_test_all_adds_the_long_tests_to_make_test():

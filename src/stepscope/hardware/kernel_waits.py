@@ -11,7 +11,7 @@ import platform
 from collections import Counter
 from dataclasses import dataclass
 
-from stepscope.hardware.procfs import bytes_of
+from stepscope.hardware.procfs import bytes_of, stat_fields
 from stepscope.records.types import KernelWait
 
 PIPE, SOCKET, LOCK, SLEEP, DISK = "pipe", "socket", "lock", "sleep", "disk"
@@ -87,8 +87,8 @@ class _Waiting:
 
 def process_state(pid: int) -> str | None:
     """Return the state of a process, `R`, `S`, `D`, `T`, `Z`; None when it has ended."""
-    after_name = bytes_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return after_name[0].decode() if after_name else None
+    fields = stat_fields(f"/proc/{pid}")
+    return fields[0].decode() if fields else None
 
 
 def kernel_waits(pid: int) -> list[KernelWait]:
@@ -123,7 +123,7 @@ def _kernel_stack(pid: int) -> list[str] | None:
 
 def _waiting(pid: int, thread: int) -> _Waiting:
     folder = f"/proc/{pid}/task/{thread}"
-    after_name = bytes_of(f"{folder}/stat").rpartition(b")")[2].split()
+    fields = stat_fields(folder)
     function = bytes_of(f"{folder}/wchan").decode("ascii", "replace").strip("\0\n")
     call, target = None, None
     words = bytes_of(f"{folder}/syscall").split()
@@ -136,7 +136,7 @@ def _waiting(pid: int, thread: int) -> _Waiting:
                 target = None
     return _Waiting(
         bytes_of(f"{folder}/comm").decode("utf-8", "replace").strip(),
-        after_name[0].decode() if after_name else "?",
+        fields[0].decode() if fields else "?",
         None if function in ("", "0") else function,
         call,
         target,

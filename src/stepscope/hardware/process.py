@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from stepscope.hardware import host
-from stepscope.hardware.procfs import bytes_of, read_at_once, sizes_in
+from stepscope.hardware.procfs import read_at_once, sizes_in, stat_fields
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
@@ -174,9 +174,8 @@ def _sizes(process: psutil.Process) -> tuple[int | None, int | None]:
 
 def _major_faults(pid: int) -> int | None:
     """Return the number of page faults that needed the disk: field 12 of `stat`."""
-    # A process name may hold spaces and brackets.
-    after_name = bytes_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return int(after_name[9]) if len(after_name) > 9 else None
+    fields = stat_fields(f"/proc/{pid}")
+    return int(fields[9]) if len(fields) > 9 else None
 
 
 # --- The rank of this process

@@ -123,6 +123,11 @@ def bytes_of(file: Path | str) -> bytes:
         return b""
 
 
+def stat_fields(process: str) -> list[bytes]:
+    """Return the fields of a `stat` after the name, which may hold spaces and brackets."""
+    return bytes_of(f"{process}/stat").rpartition(b")")[2].split()
+
+
 VARIABLE = "STEPSCOPE_SYSTEM_ROOT"
 
 

@@ -24,7 +24,6 @@ from stepscope.data.object_store.store_client import (
 )
 from stepscope.data.object_store.store_process import (
     DownloadProgress,
-    ask_store_process,
     download,
     fetch_manifest,
 )
@@ -287,8 +286,3 @@ def test_a_download_that_is_told_to_stop_keeps_what_it_has(proxy, manifests, tmp
     )
     with pytest.raises(Interrupted):
         bucket.open_split("shapes", "train", SAMPLES, reading)
-
-
-def test_errors_of_the_process_apart_arrive_as_they_were(proxy):
-    with pytest.raises(DataError, match="no such bucket"):
-        ask_store_process(Address("s3://nowhere/x", proxy.url))
