@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from written_tables import epoch_row, step, write_tables
 
@@ -111,6 +111,7 @@ batches = st.builds(Batch, st.floats(0.001, 0.05), st.floats(0.0, 0.05))
     threads=st.sampled_from([1.0, 2.0]),
     workers=st.sampled_from([1, 2, 4]),
 )
+@example(Batch(0.046875, 0.03125), 0.002, 1.0, 4)
 def test_a_simulated_epoch_is_between_its_limits(
     batch: Batch, training_s: float, threads: float, workers: int
 ) -> None:

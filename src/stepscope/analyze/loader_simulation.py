@@ -87,7 +87,12 @@ class SimulatedEpoch:
             return Simulated(training_s + load_s, training_s, load_s)
         ends_s, training_s, load_s = self._simulate(workers, machine)
         load_s = load_s / count - self.hand_over_s
-        return Simulated(_mean_step_s(ends_s, self.length), training_s / count, load_s)
+        # A batch keeps a core busy for its CPU time, however the workers take turns.
+        least_s = (
+            sum(each.cpu_s for each in self.batches) / count + self.hand_over_s
+        ) / machine.cores
+        step_s = max(_mean_step_s(ends_s, self.length), least_s)
+        return Simulated(step_s, training_s / count, load_s)
 
     def _simulate(self, workers: int, machine: Machine) -> tuple[list[float], float, float]:
         """Return the end of each step, and the time that all training and all loading took."""
