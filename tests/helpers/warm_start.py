@@ -26,7 +26,7 @@ _TESTS = str(Path(__file__).parent)
 _AUTOSTART = str(script_child._AUTOSTART)
 
 _fork = ForkServer.fork
-_start_training = train_child.start_training
+_start_training = train_child.start_in_session
 _trace = script_child.TracedScript.start
 _try_script = script_trial.ScriptTrial.start
 
@@ -80,7 +80,7 @@ def cold_start() -> AbstractContextManager[None]:
 def _starting(fork: Any, start: Any, ask: Any, trace: Any, try_script: Any) -> Iterator[None]:
     with (
         mock.patch.object(ForkServer, "fork", fork),
-        mock.patch.object(train_child, "start_training", start),
+        mock.patch.object(train_child, "start_in_session", start),
         mock.patch.object(ask_process, "subprocess", ask),
         mock.patch.object(script_child.TracedScript, "start", trace),
         mock.patch.object(script_trial.ScriptTrial, "start", try_script),
@@ -103,8 +103,7 @@ def _started_training(
 ) -> ChildProcess:
     _, _, module, *arguments = command
     group = None if limit is None or limit.group is None else limit.group.folder
-    whole = train_child._environment(environment)
-    forked = _WARM.fork(module, arguments, whole, pass_fds=[messages], cgroup=group)
+    forked = _WARM.fork(module, arguments, environment, pass_fds=[messages], cgroup=group)
     return forked or _start_training(command, messages, limit, environment)
 
 

@@ -8,7 +8,6 @@ It runs in its own session, so that everything it started can be ended; its outp
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +44,7 @@ from stepscope.supervisor.script_child import (
     script_outcome,
     spec_of,
 )
+from stepscope.supervisor.train_child import start_in_session
 from stepscope.supervisor.warm_start import ChildProcess
 
 OUTPUT = "output.txt"
@@ -89,8 +89,6 @@ class ScriptTrial(SupervisedProcess):
     def start(self, messages: int, origin_ns: int) -> ChildProcess:
         """Start it with its output in a file."""
         command = [sys.executable, *self.request.command]
-        if self.memory_limit is not None and self.memory_limit.group is not None:
-            command = self.memory_limit.group.command(command)
         environment = environment_for(
             self.request,
             self.path,
@@ -100,15 +98,7 @@ class ScriptTrial(SupervisedProcess):
             through_prefetch=self.through_prefetch,
         )
         with (self.path / OUTPUT).open("wb") as output:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=[messages],
-                start_new_session=True,
-                env=environment,
-            )
+            return start_in_session(command, messages, self.memory_limit, environment, output)
 
     def stop(self, child: ChildProcess, number: int, before: int) -> None:
         """Send Ctrl-C's signal, which scripts handle; then kill it."""

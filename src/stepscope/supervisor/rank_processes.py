@@ -36,8 +36,9 @@ from stepscope.supervisor.child_supervisor import (
 from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
 from stepscope.supervisor.train_child import (
     CUT_OFF,
+    PYTHON_VARIABLES,
     TrainingProcess,
-    start_training,
+    start_in_session,
     training_outcome,
 )
 from stepscope.supervisor.warm_start import ChildProcess
@@ -59,9 +60,9 @@ class RankProcesses(SupervisedProcess):
         rank = ["-m", "stepscope.supervisor.rank_processes", str(self.folder.path.resolve())]
         rank += [str(messages), str(origin_ns), self.options.to_json()]
         threads = self.spec.threads or max(1, (usable_cpus() or 1) // self.spec.processes)
-        environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+        environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **PYTHON_VARIABLES}
         command = [*launcher, *torchrun, *rank]
-        return start_training(command, messages, self.memory_limit, environment)
+        return start_in_session(command, messages, self.memory_limit, environment)
 
     def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
         """Merge the ranks' folders and return how the run ended."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import IO
 
 from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import schema
@@ -25,6 +26,8 @@ from stepscope.units import format_bytes
 
 CUT_OFF = Outcome(schema.INTERRUPTED, "stopped before a checkpoint could be written", 130)
 _MODULE = "stepscope.processes.training_process"
+# PYTHONSAFEPATH: a file in the working directory must not hide a library.
+PYTHON_VARIABLES = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +42,29 @@ class TrainingProcess(SupervisedProcess):
         """Start it in its own session."""
         path, parent = self.folder.path.resolve(), os.getpid()
         arguments = [*map(str, (path, messages, parent, origin_ns)), self.options.to_json()]
+        environment = {**os.environ, **PYTHON_VARIABLES}
         if self.fork_server is not None:
             limit = self.memory_limit
             group = None if limit is None or limit.group is None else limit.group.folder
             forked = self.fork_server.fork(
-                _MODULE, arguments, _environment(os.environ), pass_fds=[messages], cgroup=group
+                _MODULE, arguments, environment, pass_fds=[messages], cgroup=group
             )
             if forked is not None:
                 return forked
         command = [sys.executable, "-m", _MODULE, *arguments]
-        return start_training(command, messages, self.memory_limit, os.environ)
+        return start_in_session(command, messages, self.memory_limit, environment)
 
     def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
         """Return how it ended."""
         return training_outcome(watch, returncode)
 
 
-def start_training(
-    command: list[str], messages: int, limit: MemoryLimit | None, environment: Mapping[str, str]
+def start_in_session(
+    command: list[str],
+    messages: int,
+    limit: MemoryLimit | None,
+    environment: Mapping[str, str],
+    output: int | IO[bytes] = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     """Start a process in its own session, in a control group if one enforces the limit."""
     if limit is not None and limit.group is not None:
@@ -64,17 +72,12 @@ def start_training(
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=subprocess.STDOUT,
         pass_fds=[messages],
         start_new_session=True,
-        env=_environment(environment),
+        env=environment,
     )
-
-
-def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    # PYTHONSAFEPATH: a file in the working directory must not hide a library.
-    return {**environment, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def training_outcome(watch: ChildWatch, returncode: int) -> Outcome:
