@@ -63,6 +63,7 @@ WRONG_REQUESTS = {
         "-- nowhere.py": "no such script",
         "--batch-size 8 -- train.py": "a script was given",
     },
+    "compare": {"": "two or more ... found none"},
     "bottleneck": {"--source synthetic": "synthetic batches read nothing"},
     "max-batch": {
         "": "MODEL",

@@ -61,9 +61,8 @@ def xavier(tmp_path: Path) -> OnATree:
 
 
 def test_doctor_prints_checks_and_exits_with_0_although_it_warns(xavier):
-    answer = xavier("doctor", "--json")
-    assert answer.code == 0, answer.err
-    checks = {check["name"]: check for check in answer.json["checks"]}
+    answer = xavier.succeed("doctor", "--json").json
+    checks = {check["name"]: check for check in answer["checks"]}
     assert checks["board"]["found"] == "NVIDIA Jetson Xavier NX Developer Kit"
     assert checks["jetpack"]["found"] == "L4T 32.6.1, JetPack 4.6"
     assert checks["power_mode"]["status"] == "warning"
@@ -72,12 +71,11 @@ def test_doctor_prints_checks_and_exits_with_0_although_it_warns(xavier):
     assert all(
         {"name", "status", "found", "why", "advice"} == set(each) for each in checks.values()
     )
-    assert answer.json["conditions"]["power_mode"] == "MODE_10W_2CORE"
+    assert answer["conditions"]["power_mode"] == "MODE_10W_2CORE"
 
 
 def test_doctor_on_the_machine_itself_names_everything_or_the_reason(stepscope):
-    answer = stepscope("doctor")
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("doctor")
     for name in ("board", "cpus", "memory", "clock", "torch", "energy", "storage"):
         assert name in answer.out
     assert " ok, " in answer.out
@@ -87,16 +85,14 @@ def test_a_machine_without_torch_is_examined_all_the_same(stepscope):
     broken = stepscope.folder / "first"
     broken.mkdir()
     (broken / "torch.py").write_text("raise ImportError('libcudart is missing')\n")
-    answer = stepscope("doctor", "--json", env={"PYTHONPATH": str(broken)})
-    assert answer.code == 0, answer.err
-    checks = {check["name"]: check for check in answer.json["checks"]}
+    answer = stepscope.succeed("doctor", "--json", env={"PYTHONPATH": str(broken)}).json
+    checks = {check["name"]: check for check in answer["checks"]}
     assert checks["torch"]["status"] == "absent"
     assert "libcudart is missing" in checks["torch"]["found"]
 
 
 def test_apply_sets_what_it_shows_and_restore_puts_it_back(xavier):
-    applied = xavier("doctor", "--apply", "--yes", "--json")
-    assert applied.code == 0, applied.err
+    applied = xavier.succeed("doctor", "--apply", "--yes", "--json")
     assert "power_mode: MODE_10W_2CORE -> MODE_15W_6CORE" in applied.err
     assert Path(applied.json["kept"]).exists()
     assert xavier.governor() == "performance"
@@ -154,8 +150,7 @@ def test_the_trials_of_a_sweep_obey_too(pi):
 
 
 def test_a_prepared_run_is_recorded_as_prepared_and_put_back(pi):
-    answer = pi(*SHORT, "--prepare", "--require", "governor=performance", "--json")
-    assert answer.code == 0, answer.err
+    answer = pi.succeed(*SHORT, "--prepare", "--require", "governor=performance", "--json")
     conditions = answer.json["environment"]["conditions"]
     assert (conditions["governor"], conditions["clocks"]) == ("performance", "fixed")
     assert conditions["temperature_c"] == {"start": 52.1, "end": 52.1}

@@ -14,8 +14,7 @@ SMALL = ("--samples", 640, "--batch-size", 64, "--threads", 1)
 
 
 def test_without_a_name_the_labs_are_listed(stepscope):
-    answer = stepscope("lab")
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("lab")
     assert [line.split()[0] for line in answer.out.splitlines()] == list(labs())
     listed = stepscope("lab", "--json").json["labs"]
     assert {lab["name"]: lab["about"] for lab in listed} == labs()
@@ -26,8 +25,7 @@ def test_the_run_survives_a_lost_worker(stepscope):
     # An epoch lasts long enough for that.
     flags = ("--memory-limit", "64GiB", "--validation", 64, "--pipeline-delay-ms", 2)
     few = ("--samples", 320, "--batch-size", 64, "--threads", 1)
-    answer = stepscope("lab", "second-epoch", *few, *flags, "--json")
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("lab", "second-epoch", *few, *flags, "--json")
     found = answer.json
     assert found["holds"]
     assert found["with_limit"]["status"] == "completed"
@@ -43,8 +41,7 @@ def test_the_run_survives_a_lost_worker(stepscope):
 
 def test_a_lab_has_a_table_a_plot_as_text_and_as_files_and_an_answer(stepscope):
     few = ("--model", "lenet", "--samples", 96, "--batch-size", 32, "--workers", 0)
-    answer = stepscope("lab", "epoch-times", *few, "--scale", 0.02)
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("lab", "epoch-times", *few, "--scale", 0.02)
     for text in ("total", "█ loading", "An epoch takes", "96 of 50,000 samples", "model lenet"):
         assert text in answer.out
     assert "Missing cifar10: used shapes instead" in answer.out
@@ -55,8 +52,7 @@ def test_a_lab_has_a_table_a_plot_as_text_and_as_files_and_an_answer(stepscope):
 
 
 def test_the_finding_of_a_sheet_is_one_flat_object_and_recorded(stepscope):
-    answer = stepscope("lab", "model", "--json")
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("lab", "model", "--json")
     found = answer.json
     assert {"lab", "answer", "holds", "scale", "missing", "rows", "plots", "path"} <= {*found}
     recorded = json.loads((stepscope.folder / found["path"] / "lab.json").read_text())
@@ -69,10 +65,9 @@ def test_without_the_extra_for_charts_the_rest_is_done_and_the_plots_are_missing
     stepscope, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    answer = stepscope("lab", "model", "--json")
-    assert answer.code == 0, answer.err
-    assert answer.json["plots"] == []
-    (lacking,) = answer.json["missing"]
+    found = stepscope.succeed("lab", "model", "--json").json
+    assert found["plots"] == []
+    (lacking,) = found["missing"]
     assert "stepscope[report]" in lacking["reason"]
 
 
@@ -94,23 +89,18 @@ def test_a_lab_that_is_stopped_at_any_moment_says_so_and_how_it_goes_on(stepscop
 
 @pytest.mark.long
 def test_under_a_limit_that_binds_the_run_survives_as_well(stepscope):
-    answer = stepscope("lab", "second-epoch", "--json")
-    assert answer.code == 0, answer.err
-    found = answer.json
+    found = stepscope.succeed("lab", "second-epoch", "--json").json
     assert found["workers_ended_by_guard"] + found["workers_ended_by_hand"] > 0
     assert {*found["with_limit"]["samples_by_epoch"].values()} == {found["training_samples"]}
 
 
 @pytest.mark.long
 def test_lab_memory_from_the_command_line(stepscope):
-    answer = stepscope("lab", "memory", *SMALL, "--workers", 1, "--json")
-    assert answer.code == 0, answer.err
-    found = answer.json
+    found = stepscope.succeed("lab", "memory", *SMALL, "--workers", 1, "--json").json
     names = [remedy["name"] for remedy in found["remedies"]]
     assert {"step inside backward()", "keep workers", "no workers"} <= {*names}
     saved = [each["saved_bytes"] for each in found["remedies"] if each["applies"]]
     assert saved == sorted(saved, reverse=True)
-    shown = stepscope("lab", "memory", *SMALL)
-    assert shown.code == 0, shown.err
+    shown = stepscope.succeed("lab", "memory", *SMALL)
     for text in ("zero_grad", "remedy", "The training took"):
         assert text in shown.out

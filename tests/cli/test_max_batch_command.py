@@ -129,8 +129,7 @@ def test_what_is_recommended_runs(answer, stepscope, limit_bytes):
 
 
 def test_as_many_as_there_are_is_the_largest_batch_where_memory_is_no_matter(stepscope):
-    answer = stepscope("max-batch", "lenet", "--samples", 50)
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("max-batch", "lenet", "--samples", 50)
     assert "--batch-size 50" in answer.out
     assert "no more samples" in answer.out
     assert re.search(r"^ +50 +1 +no .* fits", answer.out, re.MULTILINE)

@@ -101,8 +101,7 @@ def test_the_largest_batch_for_a_script_was_tried(answer, limit_bytes, here):
 
 def test_a_module_begins_with_its_own_batch_and_ends_with_all_its_data(stepscope):
     (stepscope.folder / "mine.py").write_text(SMALL + "while True: train(DataLoader(data, 16))")
-    done = stepscope("max-batch", "--", "-m", "mine")
-    assert done.code == 0, done.err
+    done = stepscope.succeed("max-batch", "--", "-m", "mine")
     lines = [line for line in done.err.splitlines() if line.startswith("trial ")]
     assert [line.split(":")[1] for line in lines] == [" batch 16", " batch 24"]
     assert "batch_size=24" in done.out

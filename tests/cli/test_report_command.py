@@ -31,8 +31,7 @@ def run(finished, tmp_path):
 
 
 def test_a_page_is_written_into_the_run_folder(stepscope, run):
-    answer = stepscope("report", run)
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("report", run)
     first, *_, last = answer.out.splitlines()
     assert load_run(run).summary["verdict"]["text"].startswith(first)
     assert last == f"report: {run / 'report.html'}"
@@ -48,8 +47,7 @@ def test_a_page_goes_where_it_is_wanted_and_nowhere_else(stepscope, run, tmp_pat
 
 
 def test_every_chart_is_a_file_with_a_speaking_name(stepscope, run, tmp_path):
-    answer = stepscope("report", run, "--charts", "drawn", "--format", "svg")
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("report", run, "--charts", "drawn", "--format", "svg")
     names = {file.name for file in (tmp_path / "drawn").iterdir()}
     assert {"phases-by-step.svg", "memory-bill.svg", "accuracy-by-time.svg"} <= names
     assert len(names) == 15 == answer.out.count("chart: ")
@@ -72,8 +70,7 @@ def test_markdown_is_a_page_of_text(stepscope, run):
 def test_several_runs_have_a_page_in_the_folder_one_is_in(stepscope, tmp_path):
     for size in (8, 16, 32):
         write_whole_run(tmp_path / "runs" / f"b{size}", spec={"batch_size": size})
-    answer = stepscope("report", *(f"runs/b{size}" for size in (8, 16, 32)))
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("report", *(f"runs/b{size}" for size in (8, 16, 32)))
     assert answer.out.splitlines()[-1] == "report: report.html"
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Time of a mini-batch by batch size" in page
@@ -88,16 +85,14 @@ def test_several_runs_have_a_page_in_the_folder_one_is_in(stepscope, tmp_path):
 
 def test_a_sweep_has_its_graph_and_one_without_a_result_says_what_is_missing(stepscope, tmp_path):
     sweep = write_sweep_of_runs(tmp_path / "sweep", b8=(2.0, 2.1), b32=(1.0, 1.1))
-    answer = stepscope("report", sweep)
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("report", sweep)
     assert answer.out.startswith("Undecided: batch_size=32 looks fastest")
     assert "Throughput by batch size" in (sweep / "report.html").read_text(encoding="utf-8")
     info = json.loads((sweep / "sweep.json").read_text())
     for trial in info["trials"]:
         trial |= {"status": "failed", "reason": EVIL, "metrics": {}}
     (sweep / "sweep.json").write_text(json.dumps(info))
-    answer = stepscope("report", sweep)
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("report", sweep)
     assert "Nothing to compare" in answer.out
     assert EVIL not in (sweep / "report.html").read_text(encoding="utf-8")
 
@@ -105,8 +100,7 @@ def test_a_sweep_has_its_graph_and_one_without_a_result_says_what_is_missing(ste
 def test_a_run_that_goes_on_has_a_page_of_what_is_on_disk(stepscope, run, tmp_path):
     going_on = create_at(tmp_path / "now", "now", "run", {})
     shutil.copy(run / "steps.csv", going_on.path)
-    answer = stepscope("report", going_on.path)
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("report", going_on.path)
     assert "The run has not ended" in answer.out
     empty = create_at(tmp_path / "empty", "empty", "run", {})
     answer = stepscope("report", empty.path)
@@ -143,8 +137,7 @@ def test_a_full_disk_keeps_the_page_that_was_there(stepscope, run):
 
 def test_a_run_leaves_a_page_and_prints_its_path(tmp_path_factory):
     stepscope = Stepscope(tmp_path_factory.mktemp("ended"))
-    answer = stepscope("run", *TINY, "--name", EVIL)
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("run", *TINY, "--name", EVIL)
     named = answer.out.partition("Page: ")[2].split()[0]
     page = (stepscope.folder / named).read_text(encoding="utf-8")
     assert "Where the time of a step goes" in page
@@ -164,8 +157,7 @@ def test_a_page_that_cannot_be_made_is_one_line_and_changes_no_exit_code(
 
     monkeypatch.setattr(metadata, "version", version)
     bare = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    answer = stepscope("run", *TINY, "--max-steps", 2, "--json", env=bare)
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("run", *TINY, "--max-steps", 2, "--json", env=bare)
     assert answer.json["status"] == "completed"
     (line,) = [line for line in answer.err.splitlines() if "no report" in line]
     assert "stepscope[report]" in line

@@ -32,8 +32,7 @@ def with_workers(here: Stepscope) -> Answer:
 
 
 def test_a_run_leaves_the_whole_folder_and_says_where_the_time_went(stepscope, tiny):
-    answer = stepscope("run", *tiny)
-    assert answer.code == 0, answer.err
+    answer = stepscope.succeed("run", *tiny)
     for word in ("step ", "samples/s", "data", "forward", "backward", "optimizer", "Page: "):
         assert word in answer.out
     run = load_run(stepscope.folder / "runs" / "latest")
@@ -159,11 +158,10 @@ def test_what_a_model_prints_is_shown_and_does_not_spoil_the_json(stepscope, tin
 
 
 def test_real_cifar10_trains(stepscope, shared_data):
-    answer = stepscope(
+    found = stepscope.succeed(
         "run", "--data", "cifar10", "--data-dir", shared_data, "--samples", 640, "--json"
-    )
-    assert answer.code == 0, answer.err
-    assert answer.json["summary"]["samples"] == 3 * 640
+    ).json
+    assert found["summary"]["samples"] == 3 * 640
 
 
 @pytest.mark.long

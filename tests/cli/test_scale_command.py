@@ -22,9 +22,7 @@ SHORT = shlex.split(
 
 
 def test_two_processes_are_measured_against_one(stepscope):
-    answer = stepscope("scale", *SHORT, "--json")
-    assert answer.code == 0, answer.err
-    told = answer.json
+    told = stepscope.succeed("scale", *SHORT, "--json").json
     settings = [(row["mode"], row["processes"], row["batch_size"]) for row in told["measured"]]
     assert settings == [("strong", 1, 8), ("strong", 2, 8), ("weak", 1, 8), ("weak", 2, 16)]
     assert all(row["speedup"] > 0 and row["rounds"] == 1 for row in told["measured"])
@@ -51,8 +49,7 @@ def test_it_is_stopped_goes_on_and_predicts_four_from_gradients_that_were_counte
     predicted = [(row["mode"], row["processes"]) for row in told["predicted"]]
     assert predicted == [("strong", 4), ("weak", 4)]
 
-    again = stepscope("scale", "--resume", told["path"], "--chart", "speed.svg")
-    assert again.code == 0, again.err
+    again = stepscope.succeed("scale", "--resume", told["path"], "--chart", "speed.svg")
     assert "Predicted, not measured; over 1 Gbit/s, latency 20 µs" in again.out
     assert "trial 1" not in again.err, "what is completed is only shown"
     assert "predicted" in (stepscope.folder / "speed.svg").read_text()

@@ -66,9 +66,8 @@ def training_of(parent: subprocess.Popen[str]) -> psutil.Process:
 def uninterrupted(tmp_path_factory):
     stepscope = Stepscope(tmp_path_factory.mktemp("whole"))
     (stepscope.folder / "slow.py").write_text(SLOW)
-    answer = stepscope(*RUN, "--json")
-    assert answer.code == 0, answer.err
-    return load_run(stepscope.folder / answer.json["path"])
+    found = stepscope.succeed(*RUN, "--json").json
+    return load_run(stepscope.folder / found["path"])
 
 
 # SIGHUP is sent in `test_surroundings`, SIGTERM in `test_distributed_runs`.
@@ -83,9 +82,8 @@ def test_an_interrupted_run_goes_on_later_as_if_nothing_was(stepscope, slow, uni
     assert "stepscope resume" in err
     assert (stepscope.folder / info["path"] / "checkpoint.pt").exists()
     assert steps_on_disk(stepscope.folder) < STEPS
-    answer = stepscope("resume", info["path"], "--json")
-    assert answer.code == 0, answer.err
-    resumed = load_run(stepscope.folder / answer.json["path"])
+    found = stepscope.succeed("resume", info["path"], "--json").json
+    resumed = load_run(stepscope.folder / found["path"])
     assert resumed.status == "completed"
     assert resumed.steps["loss"] == uninterrupted.steps["loss"]
     assert resumed.epochs["accuracy"] == uninterrupted.epochs["accuracy"]
@@ -155,8 +153,7 @@ def test_twenty_runs_killed_at_random_read_and_one_resumed_equals_the_whole(
         assert len(run.telemetry) >= 0
         assert run.status == "running"
     furthest = max(runs, key=lambda run: len(run.steps))
-    answer = stepscope("resume", furthest.path, "--json")
-    assert answer.code == 0, answer.err
+    stepscope.succeed("resume", furthest.path, "--json")
     assert load_run(furthest.path).steps["loss"] == uninterrupted.steps["loss"]
 
 

@@ -27,12 +27,9 @@ for x, y in DataLoader(data, batch_size=8, shuffle=True):
 
 
 def test_a_sweep_runs_every_setting_in_every_round_and_says_what_came_of_it(stepscope):
-    done = stepscope(
+    sweep = stepscope.succeed(
         "sweep", *QUICK, "--over", "workers=0,1", "--repeats", 2, "--order-seed", 7, "--json"
-    )
-
-    assert done.code == 0, done.err
-    sweep = done.json
+    ).json
     assert sweep["status"] == "completed"
     assert sweep["seed"] == 7
     assert sorted((t["values"]["workers"], t["repeat"]) for t in sweep["trials"]) == [
@@ -61,9 +58,7 @@ def test_a_sweep_killed_after_its_second_trial_and_resumed_makes_each_trial_once
     before = recorded_sweep(folder)["trials"]
     done_before = [trial for trial in before if trial["status"] == "completed"]
 
-    resumed = stepscope("sweep", "--resume", folder)
-
-    assert resumed.code == 0, resumed.err
+    stepscope.succeed("sweep", "--resume", folder)
     after = recorded_sweep(folder)
     assert after["status"] == "completed"
     assert [trial["status"] for trial in after["trials"]] == ["completed"] * 4
@@ -84,12 +79,10 @@ def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_made(stepscope):
 
 
 def test_the_loader_alone_is_driven_without_training(stepscope):
-    done = stepscope(
+    found = stepscope.succeed(
         "sweep", *QUICK, "--mode", "load", "--over", "workers=0,1", "--repeats", 1, "--json"
-    )
-
-    assert done.code == 0, done.err
-    for trial in done.json["trials"]:
+    ).json
+    for trial in found["trials"]:
         assert trial["metrics"]["samples_per_s"] > 0
         assert trial["metrics"]["phases"]["forward"] == 0
         assert trial["metrics"]["phases"]["data"] > 0
@@ -98,13 +91,10 @@ def test_the_loader_alone_is_driven_without_training(stepscope):
 def test_a_script_of_somebodys_own_is_swept_by_its_loader_and_its_flags(stepscope):
     (stepscope.folder / "train.py").write_text(SCRIPT)
 
-    done = stepscope(
+    sweep = stepscope.succeed(
         "sweep", "--over", "workers=1", "--over", "arg:--lr=0.5,0.25", "--repeats", 1, "--json",
         "--", "train.py", "--lr", "0.1",
-    )  # fmt: skip
-
-    assert done.code == 0, done.err
-    sweep = done.json
+    ).json  # fmt: skip
     assert [trial["values"]["workers"] for trial in sweep["trials"]] == [1, 1]
     for trial in sweep["trials"]:
         assert trial["status"] == "completed", trial["reason"]

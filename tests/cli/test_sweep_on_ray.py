@@ -1,6 +1,7 @@
-"""`stepscope sweep --on ray` as a person calls it, on clusters of real nodes that die."""
+"""`stepscope sweep` and `accel search` with `--on ray`, on clusters of real nodes that die."""
 
 import json
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -63,9 +64,7 @@ def test_a_sweep_on_ray_that_was_killed_or_stopped_goes_on_with_what_is_missing(
         each for each in recorded_sweep(folder)["trials"] if each["status"] == "completed"
     ]
 
-    resumed = stepscope("sweep", "--resume", folder, "--on", "here")
-
-    assert resumed.code == 0, resumed.err
+    stepscope.succeed("sweep", "--resume", folder, "--on", "here")
     trials = recorded_sweep(folder)["trials"]
     assert [trial["status"] for trial in trials] == ["completed"] * 8
     assert [trial for trial in trials if trial in done_before] == done_before
@@ -119,3 +118,24 @@ def test_a_node_that_joins_and_cannot_run_the_settings_gets_no_trials(stepscope,
     assert [trial["status"] for trial in trials] == ["completed"] * 8
     assert len({trial["node"] for trial in trials}) == 1
     assert "It gets no trials." in err
+
+
+BUDGET = ("--budget", "energy_mj=0.2,cycles=1e5")
+SHORT = shlex.split("--trials 4 --epochs 2 --samples 128 --threads 1 --model lenet --batch-size 32")
+
+
+@pytest.mark.long
+def test_a_search_trains_on_both_nodes_and_tests_the_best_once(stepscope, cluster):
+    cluster.add()
+    cluster.add()
+    found = stepscope.succeed(
+        "accel", "search", *BUDGET, *SHORT, "--on", "ray", "--address", cluster.address, "--json"
+    ).json
+    assert found["at_once"] == 2
+    assert found["on"] == {"runner": "ray", "address": cluster.address, "mix_nodes": True}
+    trials = found["trials"]
+    assert [trial["status"] for trial in trials] == ["completed"] * 7
+    assert [trial["repeat"] for trial in trials] == [1] * 4 + [2] * 2 + [3]
+    assert len({trial["node"] for trial in trials}) == 2
+    [tested] = [design for design in found["designs"] if design["test_accuracy"] is not None]
+    assert tested["validation_accuracy"] is not None

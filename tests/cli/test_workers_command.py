@@ -52,10 +52,7 @@ def test_a_script_with_a_slow_data_set_is_told_to_use_more_workers_verified(step
     script = stepscope.folder / "train.py"
     script.write_text(SLOW_SCRIPT)
 
-    answer = stepscope("workers", "--json", "--", "train.py")
-
-    assert answer.code == 0, answer.err
-    found = answer.json
+    found = stepscope.succeed("workers", "--json", "--", "train.py").json
     assert found["current"] == 0
     assert found["recommended"] > 0
     assert found["bound_by"] == "preprocessing"
@@ -78,12 +75,9 @@ def test_a_script_with_a_slow_data_set_is_told_to_use_more_workers_verified(step
 def test_a_network_with_its_data_in_memory_needs_no_workers(stepscope):
     (stepscope.folder / "slow.py").write_text(SLOW_NETWORK)
 
-    answer = stepscope(
+    found = stepscope.succeed(
         "workers", "--model", "slow:net", "--samples", 480, "--batch-size", 8, "--json"
-    )
-
-    assert answer.code == 0, answer.err
-    found = answer.json
+    ).json
     assert found["recommended"] == 0
     assert found["bound_by"] == "compute"
     assert found["verified_speedup"] is None
@@ -122,10 +116,7 @@ SHORT = ("--samples", 160, "--batch-size", 8, "--max-steps", 12, "--repeats", 1,
 def test_stalls_names_what_was_made_slow(stepscope, slow, bound_by):
     (stepscope.folder / "slow.py").write_text(SLOW_NETWORK)
 
-    answer = stepscope("bottleneck", *SHORT, *slow, "--json")
-
-    assert answer.code == 0, answer.err
-    found = answer.json
+    found = stepscope.succeed("bottleneck", *SHORT, *slow, "--json").json
     assert found["bound_by"] == bound_by
     assert found["why"]
     assert found["ways"].keys() == {"synthetic", "memory", "source"}

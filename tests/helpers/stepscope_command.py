@@ -128,6 +128,12 @@ class Stepscope:
         out, err = process.communicate(timeout=120)
         return Answer(process.returncode, out, err)
 
+    def succeed(self, *args: object, **options: Any) -> Answer:
+        """Call it, and check that it exits with 0."""
+        answer = self(*args, **options)
+        assert answer.code == 0, answer.err
+        return answer
+
     def __call__(
         self, *args: object, env: Mapping[str, str] | None = None, warm: bool = True
     ) -> Answer:

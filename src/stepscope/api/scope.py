@@ -20,7 +20,7 @@ from stepscope.meter.step_meter import StepMeter, measure_overhead
 from stepscope.meter.step_rows import DATA, EpochTiming, LoadTiming, epoch_values
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
-from stepscope.records.types import Environment
+from stepscope.records.types import TraceOutcome
 from stepscope.trace import dataloader_hooks
 from stepscope.trace.detect.spans import sum_known
 from stepscope.trace.sample_count import samples_of
@@ -135,14 +135,17 @@ class Scope:
         self._meter.flush()
         self._steps.close()
         self._epochs.close()
-        environment: Environment = {
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "device": str(self._device),
+        outcome: TraceOutcome = {
+            "instrument": measure_overhead(self._meter),
+            "environment": {
+                "torch": torch.__version__,
+                "threads": torch.get_num_threads(),
+                "device": str(self._device),
+            },
         }
-        held = None if self._pool is None else self._pool.at_end()
-        instrument = measure_overhead(self._meter)
-        self._session.end(error, instrument, environment, device_memory=held)
+        if self._pool is not None:
+            outcome["device_memory"] = self._pool.at_end()
+        self._session.end(error, outcome)
 
     def __enter__(self) -> Scope:
         return self

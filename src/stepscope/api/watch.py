@@ -17,15 +17,7 @@ from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.hardware.host import describe_host
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import run_folder, run_reader, schema
-from stepscope.records.types import (
-    DeviceMemoryPeak,
-    Environment,
-    Instrument,
-    LayerTime,
-    SamplerResult,
-    ScriptFigures,
-    SettingValue,
-)
+from stepscope.records.types import SamplerResult, SettingValue, TraceOutcome
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.trace.tracer import Tracer
 
@@ -57,27 +49,19 @@ class Session:
             start_new_session=True,  # the program handles Ctrl-C
         )
 
-    def end(
-        self,
-        error: BaseException | None,
-        instrument: Instrument,
-        environment: Environment,
-        layers: list[LayerTime] | None = None,
-        absent: dict[str, str] | None = None,
-        device_memory: DeviceMemoryPeak | None = None,
-        script: ScriptFigures | None = None,
-    ) -> None:
+    def end(self, error: BaseException | None, outcome: TraceOutcome) -> None:
         """Write the last fields and close the folder; do nothing in a fork of the program."""
         if os.getpid() != self._process:
             return
-        sampled = self._end_sampler()
+        sampled, device_memory = self._end_sampler(), outcome.get("device_memory")
+        not_sampled = {} if sampled else {"peak_memory_bytes": _NOT_SAMPLED}
         measured = Measured(
             wall_s=seconds(now_ns() - self.origin_ns),
             peak_memory_bytes=sampled["peak_memory_bytes"] if sampled else None,
             device_peak_memory_bytes=device_memory["peak_bytes"] if device_memory else None,
-            layers=layers,
-            script=script or {},
-            absent=(absent or {}) | ({} if sampled else {"peak_memory_bytes": _NOT_SAMPLED}),
+            layers=outcome.get("layers"),
+            script=outcome.get("script") or {},
+            absent=outcome.get("absent", {}) | not_sampled,
         )
         info = self.made.read_info()
         summary = summarize(run_reader.load_run(self.made.path), measured)
@@ -86,9 +70,9 @@ class Session:
             status=status,
             reason=reason,
             process=None,
-            environment={**info["environment"], **environment},
+            environment={**info["environment"], **outcome["environment"]},
             instrument={
-                **instrument,
+                **outcome["instrument"],
                 "beside_cpu_share": sampled["beside_cpu_share"] if sampled else None,
                 "off_blocks": summary["off_blocks"],
             },
@@ -147,12 +131,4 @@ def watch(
                 "stepscope: no training step found: this thread called no optimizer.step()",
                 file=sys.stderr,
             )
-        session.end(
-            raised or tracer.trouble,
-            result["instrument"],
-            result["environment"],
-            result["layers"],
-            result.get("absent"),
-            result.get("device_memory"),
-            result.get("script"),
-        )
+        session.end(raised or tracer.trouble, result)

@@ -145,10 +145,10 @@ def score_command(
     run: Path | None = None,
     /,
     *,
-    accuracy: str | None = None,
-    energy_mj: str | None = None,
-    cycles: str | None = None,
-    peak_activation_bytes: str | None = None,
+    accuracy: float | None = None,
+    energy_mj: float | None = None,
+    cycles: float | None = None,
+    peak_activation_bytes: float | None = None,
     spatial: str = "free",
     design: str = "simple_weight_stationary",
     json: AsJson = False,
@@ -182,7 +182,7 @@ def score_command(
         "cycles": cycles,
         "peak_activation_bytes": peak_activation_bytes,
     }
-    missing = [f"--{name.replace('_', '-')}" for name, text in given.items() if text is None]
+    missing = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is None]
     if run is not None:
         if len(missing) < len(given):
             raise RequestError("score: wanted a run or figures, found both. Leave one of them out.")
@@ -190,8 +190,9 @@ def score_command(
     elif missing:
         raise RequestError(f"score: wanted a run, or four figures; missing {', '.join(missing)}.")
     else:
-        read = {name: _number(name, text) for name, text in given.items()}
-        figures, rules = cast("ScoreFigures", read), RuleCheck([], [])
+        for name, value in given.items():
+            _check_figure(name, value or 0.0)
+        figures, rules = cast("ScoreFigures", given), RuleCheck([], [])
     result = score(**figures)
     answer: ScoreAnswer = {
         **figures,
@@ -225,15 +226,10 @@ def _of_run(path: Path, spatial: str, design: str) -> tuple[ScoreFigures, RuleCh
     return figures, check_rules(run.spec, chosen_by, estimate["design"])
 
 
-def _number(name: str, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
+def _check_figure(name: str, value: float) -> None:
     if not (0 <= value < math.inf) or (name == "accuracy" and value > 1):
         wanted = "a share from 0 to 1" if name == "accuracy" else "a number of 0 or more"
-        raise RequestError(f"{name}: wanted {wanted}, found {text!r}.")
-    return value
+        raise RequestError(f"{name}: wanted {wanted}, found {value:g}.")
 
 
 # --- `stepscope accel search`

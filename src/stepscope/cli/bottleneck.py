@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-from rich.console import Console
-
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SettingsToo, count, named_settings, place_of
 from stepscope.cli.streams import AsJson, print_answer
@@ -38,7 +34,7 @@ def bottleneck(
     refuse_launcher("bottleneck")
     workload = TrainingWorkload(named_settings([] if spec is None else [spec], settings or {}))
     out, name = place_of(workload, "bottleneck")
-    with SweepDisplay(Console(file=sys.stderr)) as display:
+    with SweepDisplay() as display:
         found = find_stalls(
             workload, display, repeats=count("repeats", repeats, REPEATS), out=out, name=name
         )

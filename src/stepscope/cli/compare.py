@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from json import dumps
-
-from rich.console import Console
 
 from stepscope.analyze import comparison
 from stepscope.analyze.comparison_sides import read_sides
 from stepscope.cli.completion import RunText
-from stepscope.cli.streams import AsJson
+from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.records.types import CompareAnswer, SlowdownCheck
 from stepscope.report.terminal.compare_table import print_comparison
@@ -37,10 +34,8 @@ def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = F
     most_slowdown = None if fail_if_slower is None else _read_share(fail_if_slower)
     found = comparison.compare(read_sides(sides))
     limited = None if most_slowdown is None else _check_slowdown(found, most_slowdown)
-    if json:
-        print(dumps({**found, "fail_if_slower": limited}))
-    else:
-        print_comparison(Console(), found)
+    found["fail_if_slower"] = limited
+    print_answer(found, print_comparison, as_json=json)
     if most_slowdown is None or limited is None:
         return 0
     share = format_share(most_slowdown)

@@ -63,10 +63,10 @@ def _as_typed(folder: Path, file: str = "") -> str:
 
 
 @contextmanager
-def display_of_trials(make: Callable[[Console], Display]) -> Iterator[Display]:
+def display_of_trials(make: Callable[[], Display]) -> Iterator[Display]:
     """Show trials on standard error; if they are interrupted, leave the page of those so far."""
     try:
-        with make(Console(file=sys.stderr)) as display:
+        with make() as display:
             yield display
     except SweepInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from stepscope.cli.completion import RunPath
-from stepscope.cli.streams import AsJson
+from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import RequestError, nearest
 from stepscope.files import cannot_write, replace_file
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.types import ExportAnswer
 from stepscope.report.export import chrome_trace, parquet, tensorboard_events, tsv
+from stepscope.report.terminal.table_style import say
 
 # Yields the content of a file in pieces, each with its number of events or rows.
 Encode = Callable[[Run], Iterator[tuple[str, int]]] | Callable[[Run], Iterator[tuple[bytes, int]]]
@@ -120,13 +120,11 @@ def export(
             "stepscope: the run has not been closed; exported what is on disk so far",
             file=sys.stderr,
         )
-    if json:
-        answer: ExportAnswer = {"path": str(target)}
-        answer[wanted.counted] = count
-        print(json_module.dumps(answer))
-    else:
-        print(f"Wrote {count:,} {wanted.counted} to {target}")
-        print(f"Next: {wanted.how_to_open.format(path=target)}")
+    answer: ExportAnswer = {"path": str(target)}
+    answer[wanted.counted] = count
+    done = f"Wrote {count:,} {wanted.counted} to {target}"
+    following = f"Next: {wanted.how_to_open.format(path=target)}"
+    print_answer(answer, lambda console, _: say(console, done, following), as_json=json)
     return 0
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
-
-from rich.console import Console
 
 from stepscope.cli.completion import completed_with
 from stepscope.cli.end_of_run import refuse_flags
@@ -56,7 +53,7 @@ def lab(
     flags = settings or {}
     if resume is not None:
         refuse_flags(flags, name, scale, repeats)
-        with SweepDisplay(Console(file=sys.stderr)) as display:
+        with SweepDisplay() as display:
             resumed = lab_runner.resume(resume, display)
         return _show_sheet(read_sheet(resumed["lab"]), resumed, json)
     if name is None:
@@ -69,7 +66,7 @@ def lab(
         for flag, value in (("scale", scale), ("repeats", repeats)):
             if value is not None:
                 raise RequestError(f"{flag}: lab {name} does not take it. Leave it out.")
-        with SweepDisplay(Console(file=sys.stderr)) as display:
+        with SweepDisplay() as display:
             answer = lab_runner.run_without_sheet(name, flags, display)
         print_answer(answer, print_finding, as_json=json)
         return 0 if answer["holds"] else 1
@@ -78,7 +75,7 @@ def lab(
     except ValueError:
         raise RequestError(f"scale: wanted a share such as 0.05, found {scale!r}.") from None
     request = LabRequest(flags, share, count("repeats", repeats, None))
-    with SweepDisplay(Console(file=sys.stderr)) as display:
+    with SweepDisplay() as display:
         found = lab_runner.run_lab(sheet, request, display)
     return _show_sheet(sheet, found, json)
 

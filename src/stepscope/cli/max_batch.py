@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from rich.console import Console
-
 from stepscope.cli.script_arguments import refuse_launcher, split_script
 from stepscope.cli.settings_flags import SettingsToo, SpecFlags
 from stepscope.cli.streams import AsJson, print_answer
@@ -35,7 +33,7 @@ def max_batch(*model: str, settings: SettingsToo = None, json: AsJson = False) -
     refuse_launcher("max-batch")
     names, script = split_script(model)
     given = settings or {}
-    with TrialDisplay(Console(file=sys.stderr)) as display:
+    with TrialDisplay() as display:
         answer = (
             _fit_script(names, script, given, display) if script else _fit(names, given, display)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 from cyclopts import Parameter
 
@@ -18,9 +18,6 @@ from stepscope.report.terminal.model_table import print_network
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
 from stepscope.settings.run_settings import Optimizer
-
-if TYPE_CHECKING:
-    from stepscope.models.model_summary import MakeOptimizer
 
 
 def summary(
@@ -68,6 +65,7 @@ def summary(
 def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> NetworkAnswer:
     model = registry.build(asked.model, classes=classes, norm=asked.norm)
     from stepscope.models.model_summary import count_network, optimizer_state
+    from stepscope.train.optimizers import make_optimizer
 
     entry = registry.ZOO.get(asked.model)
     tokens = entry.tokens if entry else None
@@ -75,8 +73,9 @@ def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> Netwo
     states: dict[str, OptimizerCounts] = {}
     for name in get_args(Optimizer):
         # Only some optimisers have momentum; where it changes nothing, one row suffices.
+        specs = (validate({"optimizer": name, "momentum": momentum}) for momentum in (0.0, 0.9))
         plain, moved = (
-            optimizer_state(_maker(name, momentum), network["gradients"]) for momentum in (0.0, 0.9)
+            optimizer_state(partial(make_optimizer, spec), network["gradients"]) for spec in specs
         )
         states[name] = plain
         if moved != plain:
@@ -89,9 +88,3 @@ def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> Netwo
         **network,
         "optimizer_state": states,
     }
-
-
-def _maker(optimizer: str, momentum: float) -> MakeOptimizer:
-    from stepscope.train.optimizers import make_optimizer
-
-    return partial(make_optimizer, validate({"optimizer": optimizer, "momentum": momentum}))

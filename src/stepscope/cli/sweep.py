@@ -97,7 +97,7 @@ def sweep(
     over: Annotated[list[str] | None, Parameter(negative=())] = None,
     repeats: str | None = None,
     mode: str | None = None,
-    time_limit: str | None = None,
+    time_limit: float | None = None,
     order_seed: str | None = None,
     on: str | None = None,
     address: str | None = None,
@@ -142,6 +142,8 @@ def sweep(
             with runner_at(place_to_go_on(resume, on, address, mix_nodes)) as runner:
                 done = sweep_run.resume(resume, display, runner)
         else:
+            if time_limit is not None and not 0 < time_limit < float("inf"):
+                raise RequestError(f"time_limit: wanted seconds above 0, found {time_limit:g}.")
             workload = _workload(command, settings, mode)
             place = read_place(on, address, mix_nodes)
             axes = read_axes(over or [], of_script=isinstance(workload, ScriptWorkload))
@@ -153,7 +155,7 @@ def sweep(
                 name=name,
                 over=axes,
                 seed=count("order_seed", order_seed, None),
-                time_limit_s=None if time_limit is None else _seconds(time_limit),
+                time_limit_s=time_limit,
                 on=place,
             )
             with runner_at(place) as runner:
@@ -173,13 +175,3 @@ def _workload(
     if mode == "load" and MARK in words:
         raise RequestError("mode: load does not apply to a script. Leave --mode out.")
     return workload_of_words(words, settings, "load" if mode == "load" else "train")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise RequestError(f"time_limit: wanted seconds above 0, found {text!r}.")
-    return seconds

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-from rich.console import Console
-
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SettingsToo, place_of, workload_of_words
 from stepscope.cli.streams import AsJson, print_answer
@@ -28,7 +24,7 @@ def workers(*command: str, settings: SettingsToo = None, json: AsJson = False) -
     refuse_launcher("workers")
     workload = workload_of_words(command, settings)
     out, name = place_of(workload, "workers")
-    with SweepDisplay(Console(file=sys.stderr)) as display:
+    with SweepDisplay() as display:
         found = find_workers(workload, display, out=out, name=name)
     print_answer(found, print_workers, as_json=json)
     return 0

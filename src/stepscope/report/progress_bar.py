@@ -29,8 +29,8 @@ PLAIN_EVERY_S = 10.0
 class LiveDisplay:
     """Show the messages of a training on standard error."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console = console or Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),

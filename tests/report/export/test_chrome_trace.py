@@ -14,7 +14,7 @@ import pytest
 import written_tables
 from hypothesis import given
 from hypothesis import strategies as st
-from written_tables import Rows, write_table
+from written_tables import Rows, write_tables
 
 from stepscope.errors import AnswerIsNo
 from stepscope.records import schema
@@ -33,24 +33,19 @@ def step(number: int, start_s: float | None, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> MakeRun:
-    """Write a folder of a run from rows."""
+    """Write a folder of a run from rows, or that of one rank of it."""
 
     def make(
-        steps: Rows,
-        epochs: Rows = (),
+        *tables: Rows,
         telemetry: Rows = (),
         happened: Iterable[str] = (),
         rank: int | None = None,
         **info: Any,
     ) -> Run:
         folder = tmp_path if rank is None else tmp_path / "ranks" / str(rank)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_table(folder, schema.STEPS, steps)
-        write_table(folder, schema.EPOCHS, epochs)
-        write_table(folder, schema.TELEMETRY, telemetry)
-        if rank is None:
-            (folder / schema.EVENTS).write_text("".join(f"{line}\n" for line in happened))
-        return Run(tmp_path, {"schema": 1, "id": "a-run", "status": "completed", **info})
+        run = write_tables(folder, *tables, telemetry=telemetry, id="a-run", **info)
+        (folder / schema.EVENTS).write_text("".join(f"{line}\n" for line in happened))
+        return run
 
     return make
 

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from importlib import resources
 from itertools import count
@@ -22,6 +22,7 @@ from stepscope.analyze.search_result import is_search
 from stepscope.files import cannot_write, replace_file
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
+from stepscope.records.table import Table, read_table
 from stepscope.report.charts.chart import Chart
 from stepscope.report.charts.vega_lite import Drawn
 from stepscope.report.expected_gain import change_of, gain_of
@@ -346,10 +347,14 @@ def document_of(recorded: Run | Sweep | Sequence[Run]) -> Document:
     return document_of_groups(group_runs(recorded))
 
 
+def recorded_in(folder: Path, read: Callable[[Path], Table] = read_table) -> Run | Sweep:
+    """Return the run or the sweep of a folder."""
+    return load_sweep(folder) if is_sweep(folder) else load_run(folder, read)
+
+
 def write_page_of(folder: Path) -> Path:
     """Write `report.html` into the folder of a run or a sweep; return its path."""
-    recorded = load_sweep(folder) if is_sweep(folder) else load_run(folder)
-    return write_page(document_of(recorded), folder / FILE)
+    return write_page(document_of(recorded_in(folder)), folder / FILE)
 
 
 def write_page(document: Document, target: Path) -> Path:

@@ -16,12 +16,12 @@ from urllib.parse import quote
 from stepscope.errors import StepscopeError
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
-from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
+from stepscope.records.sweep_folder import Sweep
 from stepscope.records.table import Table, read_table
 from stepscope.records.types import RunRecord, SweepRecord
 from stepscope.report.charts.vega_lite import Drawn
 from stepscope.report.html.chart_embed import for_page
-from stepscope.report.html.html_page import body, document_of, prose
+from stepscope.report.html.html_page import body, document_of, prose, recorded_in
 from stepscope.report.live.run_index import Library, RunEntry
 from stepscope.units import format_bytes, format_duration, format_share
 
@@ -49,12 +49,8 @@ def view_of(
     """Return the view of a record or, for several names, of the runs side by side."""
     folders = [library.find(name) for name in names]
     try:
-        if len(folders) > 1:
-            recorded: Recorded = [load_run(folder, read) for folder in folders]
-        else:
-            recorded = (
-                load_sweep(folders[0]) if is_sweep(folders[0]) else load_run(folders[0], read)
-            )
+        several = [load_run(folder, read) for folder in folders] if len(folders) > 1 else None
+        recorded: Recorded = several or recorded_in(folders[0], read)
         document = document_of(recorded)
         charts = [for_page(chart) for chart in document.charts()]
         html = "".join((*body(document), *_trials(library, recorded)))

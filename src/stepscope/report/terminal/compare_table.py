@@ -69,11 +69,17 @@ def conclusion_of(found: CompareAnswer) -> str:
     return f"Keep {baseline}: {name} is slower, {_times(ratio)} times as fast{_interval(best)}."
 
 
-def _is_wide(each: ComparedSide) -> bool:
+def _ends(each: ComparedSide) -> tuple[float, float] | None:
+    """Return the interval of the ratio to the baseline; None if it is unknown."""
     ratio = each["ratio"]
     if ratio is None or ratio["low"] is None or ratio["high"] is None:
-        return True
-    return ratio["high"] > _WIDE * ratio["low"]
+        return None
+    return ratio["low"], ratio["high"]
+
+
+def _is_wide(each: ComparedSide) -> bool:
+    ends = _ends(each)
+    return ends is None or ends[1] > _WIDE * ends[0]
 
 
 def _times(ratio: float) -> str:
@@ -81,10 +87,8 @@ def _times(ratio: float) -> str:
 
 
 def _interval(each: ComparedSide) -> str:
-    ratio = each["ratio"]
-    if ratio is None or ratio["low"] is None or ratio["high"] is None:
-        return ""
-    return f" ({_times(ratio['low'])} to {_times(ratio['high'])})"
+    ends = _ends(each)
+    return "" if ends is None else f" ({_times(ends[0])} to {_times(ends[1])})"
 
 
 _Rows = list[list[str]]
@@ -153,14 +157,14 @@ def _lines(found: CompareAnswer) -> Iterator[str]:
 def _answer(each: ComparedSide, baseline: ComparedFigures) -> str:
     """Return the result for one side in a sentence."""
     ratio, both = each["ratio"], (each["name"], baseline["name"])
-    if ratio is None or ratio["low"] is None or ratio["high"] is None:
+    ends = _ends(each)
+    if ratio is None or ends is None:
         why = "too few rounds for an interval, at least 3 are needed"
         if ratio is None:
             shared = "they have no runs or rounds in common"
             why = shared if each["runs"] else "it has no usable run"
         return f"Cannot tell whether {' is faster or slower than '.join(both)}: {why}."
-    interval = f"({ratio['low']:.3g} to {ratio['high']:.3g})"
-    seen = f"{ratio['ratio']:.3g} times the throughput {interval}"
+    seen = f"{ratio['ratio']:.3g} times the throughput ({ends[0]:.3g} to {ends[1]:.3g})"
     if each["verdict"] != NO_DIFFERENCE:
         return f"{each['name']} is {each['verdict']} than {baseline['name']}: {seen}."
     answer = f"No difference detected between {' and '.join(both)}: {seen}"

@@ -14,8 +14,8 @@ from stepscope.units import format_bytes, format_known, format_share
 class TrialDisplay(LiveDisplay):
     """Show trials on standard error; on a terminal also the current one."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
+    def __init__(self) -> None:
+        super().__init__()
         self._trials = 0
 
     def forecasting(self) -> None:

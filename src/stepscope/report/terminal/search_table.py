@@ -28,8 +28,8 @@ _SCORED = ([3, 32, 32], 10)  # the input and the classes that `stepscope accel s
 class SearchDisplay(SweepDisplay):
     """Show designs and their trials on standard error."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
+    def __init__(self) -> None:
+        super().__init__()
         self._above = 0
 
     def proposed(

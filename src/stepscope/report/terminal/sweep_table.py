@@ -33,8 +33,8 @@ SETTING_COLUMNS = (*("runs", "samples/s", "95 % interval", "step", "waits", "mem
 class SweepDisplay(LiveDisplay):
     """Show trials on standard error, and on a terminal the current run."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
+    def __init__(self) -> None:
+        super().__init__()
         self._trial = ""
         self._left = ""
         self._named: dict[int, str] = {}

@@ -47,15 +47,15 @@ def _intervals(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
     most = max((mark.y if mark.high is None else mark.high for mark in chart.marks), default=0.0)
     room = width - len(labels[0]) if labels else width
     room -= len(letters.chosen) + 1 if any(mark.chosen for mark in chart.marks) else 0
-    scale = _Scale(most, room)
     colours = colours_of(chart.series())
     for mark, label in zip(chart.marks, labels, strict=True):
         line = Text(label)
-        at = scale.place(mark.y)
+        at = _place(mark.y, most, room)
         drawn = [letters.bar] * at
         if mark.low is not None and mark.high is not None:
             left, dash, middle, right = tuple(letters.interval)
-            low, high = min(scale.place(mark.low), at), max(scale.place(mark.high), at)
+            low = min(_place(mark.low, most, room), at)
+            high = max(_place(mark.high, most, room), at)
             drawn = [" "] * low + [dash] * (high - low + 1)
             drawn[low], drawn[high], drawn[at] = left, right, middle
         line.append("".join(drawn), style=colours[mark.series])
@@ -73,15 +73,15 @@ def _stacked(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
         bars.setdefault(_joined(mark.place(), mark.panel), []).append(mark)
     totals = [sum(mark.y for mark in marks) for marks in bars.values()]
     labels = _labels(list(bars), totals, width)
-    scale = _Scale(max(totals, default=0.0), width - len(labels[0]) if labels else width)
+    most, room = max(totals, default=0.0), width - len(labels[0]) if labels else width
     for marks, label in zip(bars.values(), labels, strict=True):
         line = Text(label)
         reached = 0.0
         for mark in marks:
             # Edges are rounded, not parts: rounding errors must not add up.
-            begin, reached = scale.place(reached), reached + mark.y
+            begin, reached = _place(reached, most, room), reached + mark.y
             letter = letters.parts[parts.index(mark.series) % len(letters.parts)]
-            line.append(letter * (scale.place(reached) - begin), style=colours[mark.series])
+            line.append(letter * (_place(reached, most, room) - begin), style=colours[mark.series])
         yield line
     legend = Text()
     for number, part in enumerate(parts):
@@ -111,16 +111,10 @@ def _lines(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
         yield line
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """A scale from 0 to the maximum, over the available columns."""
-
-    most: float
-    room: int
-
-    def place(self, value: float) -> int:
-        columns = max(_LEAST_WIDTH, min(self.room - 1, _MOST_WIDTH))
-        return 0 if self.most <= 0 else round(max(0.0, value) / self.most * (columns - 1))
+def _place(value: float, most: float, room: int) -> int:
+    """Return the column of a value, on a scale from 0 to `most` over the available columns."""
+    columns = max(_LEAST_WIDTH, min(room - 1, _MOST_WIDTH))
+    return 0 if most <= 0 else round(max(0.0, value) / most * (columns - 1))
 
 
 def _joined(*parts: str) -> str:
