@@ -66,15 +66,12 @@ def test_a_sweep_of_a_later_version_with_more_fields_still_reads(tmp_path: Path)
     ],
 )
 def test_what_is_no_sweep_is_refused(tmp_path: Path, info: Any) -> None:
+    with pytest.raises(RequestError, match="not a sweep folder"):
+        load_sweep(tmp_path)
     text = info if isinstance(info, str) else json.dumps(info)
     (tmp_path / "sweep.json").write_text(text)
 
     with pytest.raises(RequestError):
-        load_sweep(tmp_path)
-
-
-def test_a_folder_without_a_sweep_says_what_is_wanted(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="not a sweep folder"):
         load_sweep(tmp_path)
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.processes.answer import answer_once, needing_torch
-from stepscope.records.types import BenchmarkedPeak, PeakAnswer, PeakRequest, UnmeasuredPeak
+from stepscope.records.types import BenchmarkedPeak, PeakAnswer, PeakRequest
 from stepscope.settings.load_settings import validate
+from stepscope.units import format_count
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ def measure(request: PeakRequest) -> PeakAnswer:
     # Convolutions may use TF32 while products do not: the peak must not be below a convolution.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     peaks: list[BenchmarkedPeak] = []
-    left_out: list[UnmeasuredPeak] = []
+    left_out: dict[str, str] = {}
     for threads in sorted(numbers_of_threads, reverse=True):
         torch.set_num_threads(threads)
         bytes_per_s = _bytes_per_s(device, request["array_bytes"])
@@ -49,8 +50,8 @@ def measure(request: PeakRequest) -> PeakAnswer:
             try:
                 flop_per_s, size = _flop_per_s(device, _TYPES[precision], request["matrix_sizes"])
             except RuntimeError as error:
-                reason = str(error).strip().partition("\n")[0]
-                left_out.append({"precision": precision, "threads": threads, "reason": reason})
+                what = f"{precision} with {format_count(threads, 'thread')}"
+                left_out[what] = str(error).strip().partition("\n")[0]
                 continue
             peaks.append(
                 {

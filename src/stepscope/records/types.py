@@ -1203,15 +1203,11 @@ class BenchmarkedPeak(TypedDict):
     bytes_per_s: float
 
 
-class UnmeasuredPeak(TypedDict):
-    precision: str
-    threads: int
-    reason: str
-
-
 class PeakAnswer(TypedDict):
+    """The measured peaks, and the reasons for missing ones."""
+
     peaks: list[BenchmarkedPeak]
-    left_out: list[UnmeasuredPeak]
+    left_out: dict[str, str]
 
 
 class MemoryTrialOptions(TypedDict, total=False):

@@ -42,14 +42,10 @@ def measure_peaks() -> PeaksAnswer:
             "measured_unix_s": time.time(),
         }
         peaks.append(keep_better(measured))
-    left_out = {
-        f"{each['precision']}{_with_threads(each['threads'])}": each["reason"]
-        for each in answer["left_out"]
-    }
     if not peaks:
-        reasons = "; ".join(f"{what}: {reason}" for what, reason in left_out.items())
+        reasons = "; ".join(f"{what}: {reason}" for what, reason in answer["left_out"].items())
         raise MachineError(f"no peak could be measured: {reasons}.")
-    return {"peaks": peaks, "left_out": left_out}
+    return {"peaks": peaks, "left_out": answer["left_out"]}
 
 
 def peak_for(info: RunRecord, precision: str | None = None) -> tuple[PeakRecord | None, str | None]:
