@@ -244,9 +244,9 @@ def test_a_counter_that_is_seldom_updated_is_followed_from_change_to_change() ->
     assert curve.between(2.25, 3.75) == pytest.approx(15.0)
 
 
-@pytest.mark.parametrize("readings", [[], [(0.0, 1.0)], [(0.0, 5.0), (1.0, 5.0)]])
-def test_too_few_readings_of_a_counter_give_no_curve(readings: list[tuple[float, float]]) -> None:
-    assert curve_of(readings, "counter") is None
+def test_too_few_readings_of_a_counter_give_no_curve() -> None:
+    for readings in ([], [(0.0, 1.0)], [(0.0, 5.0), (1.0, 5.0)]):
+        assert curve_of(readings, "counter") is None
 
 
 @given(st.lists(st.tuples(st.floats(0.05, 2.0), st.integers(1, 900)), min_size=3, max_size=40))

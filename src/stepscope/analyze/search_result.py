@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
@@ -86,11 +87,7 @@ def settings_again(sweep: Sweep, row: SearchedDesign) -> Setting:
 
 def _costs(proposal: DesignProposal) -> DesignCosts:
     figures = proposal["figures"]
-    return {
-        "energy_mj": figures["energy_mj"],
-        "cycles": figures["cycles"],
-        "peak_activation_bytes": figures["peak_activation_bytes"],
-    }
+    return cast("DesignCosts", {name: figures[name] for name in DesignCosts.__annotations__})
 
 
 def _row(

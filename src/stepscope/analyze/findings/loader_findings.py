@@ -65,7 +65,9 @@ def waiting_for_data(view: RunView) -> Finding | None:
         saves_s -= restart_s(view)
     elif part is not None and part.cause == _SLOW_SAMPLES:
         saves_s += _slow_samples_of_evaluations_s(view)
-    text = f"{format_share(share)} of every step waits for data{_where(model.workers)}"
+    where = f" from {format_count(model.workers, 'worker')}"
+    text = f"{format_share(share)} of every step waits for data"
+    text += where if model.workers else ", loaded in the training process"
     text += f": {part.text} {format_share(part.share)} of loading." if part else "."
     return Finding(
         part.cause if part else change.cause,
@@ -88,7 +90,7 @@ def _best_change(view: RunView, model: StepModel, part: _Part | None) -> _Change
         less = _Change("slow_loading", "make loading cheaper: cache or simplify it", less_s)
     else:
         less = _Change(part.cause, part.change, model.with_cheaper_loading(part.share))
-    if part is not None and part.cause == _SLOW_SAMPLES:
+    if less.cause == _SLOW_SAMPLES:
         # More workers hardly help: a slow sample holds up its batch all the same.
         return less._replace(step_s=_step_without_slow_samples(view) or less.step_s)
     if best <= model.workers or model.step_s < _WORTHWHILE * workers.step_s:
@@ -123,12 +125,6 @@ def _settings(view: RunView, workers: int) -> str:
     return f"num_workers={workers}{persistent}"
 
 
-def _where(workers: int) -> str:
-    if workers == 0:
-        return ", loaded in the training process"
-    return f" from {format_count(workers, 'worker')}"
-
-
 def _largest_part(view: RunView) -> _Part | None:
     """Return what takes most of the loader's time, if anything stands out."""
     loader = view.run.summary.get("loader")
@@ -160,11 +156,9 @@ def _largest_part(view: RunView) -> _Part | None:
 
 
 def _evidence(view: RunView, part: _Part | None) -> tuple[str, ...]:
-    data_s, load_s, workers = view.mean("data_s") or 0.0, view.mean("load_s"), view.workers
-    evidence = [
-        f"{format_duration(data_s)} of a mean step of {format_duration(view.mean_step_s)} waits "
-        "for data"
-    ]
+    load_s, workers = view.mean("load_s"), view.workers
+    step = format_duration(view.mean_step_s)
+    evidence = [f"{format_duration(view.mean_s('data'))} of a mean step of {step} waits for data"]
     if load_s:
         on_cpu = loading_on_cpu(view)
         said = f"a batch takes {format_duration(load_s)} to load"
@@ -177,14 +171,16 @@ def _evidence(view: RunView, part: _Part | None) -> tuple[str, ...]:
             f"{format_count(workers, 'worker')} can deliver one batch every {each} at most"
         )
     loader = view.run.summary.get("loader")
-    if loader is not None and loader["parts"]:
-        largest = [
-            f"{each['name']}{' (' + each['line'] + ')' if each['line'] else ''} "
-            f"{format_share(each['share'])}"
-            for each in loader["parts"][:4]
-        ]
+    if loader is None:
+        return tuple(evidence)
+    largest = [
+        f"{each['name']}{' (' + each['line'] + ')' if each['line'] else ''} "
+        f"{format_share(each['share'])}"
+        for each in loader["parts"][:4]
+    ]
+    if largest:
         evidence.append(f"loading: {', '.join(largest)}")
-    if part is not None and part.cause == _SLOW_SAMPLES and loader is not None:
+    if part is not None and part.cause == _SLOW_SAMPLES:
         slow = [
             f"{each['index']} ({format_duration(each['took_s'])})"
             for each in loader["slow_samples"][:5]
