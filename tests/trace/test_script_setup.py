@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -44,13 +46,19 @@ def step_of(model: nn.Module, images: torch.Tensor) -> list[Any]:
     return [loss.item(), *gradients, torch.rand(1).item()]
 
 
-def counted(model: nn.Module, images: torch.Tensor) -> FlopWindow:
+@contextmanager
+def opened() -> Iterator[FlopWindow]:
     window = FlopWindow()
     window.open()
     try:
-        step_of(model, images)
+        yield window
     finally:
         window.close()
+
+
+def counted(model: nn.Module, images: torch.Tensor) -> FlopWindow:
+    with opened() as window:
+        step_of(model, images)
     return window
 
 
@@ -79,10 +87,8 @@ def test_the_operations_of_a_step_are_counted() -> None:
 def test_counting_changes_neither_results_nor_random_numbers() -> None:
     model, images = network(), torch.rand(BATCH, 3, 8, 8)
     before = step_of(model, images)
-    window = FlopWindow()
-    window.open()
-    during = step_of(model, images)
-    window.close()
+    with opened():
+        during = step_of(model, images)
     for plain, other in zip(before, during, strict=True):
         assert torch.equal(torch.as_tensor(plain), torch.as_tensor(other))
 
@@ -95,31 +101,25 @@ def test_closing_the_window_restores_torch() -> None:
 
 def test_an_evaluation_inside_the_counted_step_does_not_count() -> None:
     model, images = network(), torch.rand(BATCH, 3, 8, 8)
-    window = FlopWindow()
-    window.open()
-    model.eval()
-    for _ in range(5):
-        model(images)
-    model.train()
-    step_of(model, images)
-    window.close()
+    with opened() as window:
+        model.eval()
+        for _ in range(5):
+            model(images)
+        model.train()
+        step_of(model, images)
     assert window.forward.flop == CONVOLUTION + LINEAR
 
 
 def test_calls_that_no_backward_pass_follows_do_not_count() -> None:
-    window = FlopWindow()
-    window.open()
-    network()(torch.rand(BATCH, 3, 8, 8))
-    window.close()
+    with opened() as window:
+        network()(torch.rand(BATCH, 3, 8, 8))
     assert window.flops(BATCH)[0] is None
 
 
 def test_unknown_operations_are_named_instead_of_left_out() -> None:
     model = nn.Bilinear(4, 4, 2)
-    window = FlopWindow()
-    window.open()
-    model(torch.rand(3, 4), torch.rand(3, 4)).sum().backward()
-    window.close()
+    with opened() as window:
+        model(torch.rand(3, 4), torch.rand(3, 4)).sum().backward()
     flops, reason = window.flops(3)
     assert flops is None
     assert "aten::_trilinear" in str(reason)

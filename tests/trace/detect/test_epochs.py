@@ -112,35 +112,22 @@ def test_a_step_belongs_to_the_epoch_of_its_loader(loop: Loop, name: str) -> Non
 
 
 def test_a_loader_that_was_let_go_of_ends_its_epoch(loop: Loop) -> None:
-    for loader in (TRAIN, OTHER_LOADER):
-        loop.iterate(loader, ms=5)
-        for _ in range(2):
-            loop.step(loader)
-        loop.wait(3)
-        loop.drop(loader)
-        loop.wait(100)
+    for key in (TRAIN, OTHER_LOADER):
+        loop.play(f"iterate {key} ms=5, step {key}, step {key}, wait 3, drop {key}, wait 100")
     assert loop.sheet.lasted_ms == [10, 13, 10, 13]
     assert [timing.total_s for timing in loop.sheet.of("train")] == pytest.approx([0.028, 0.028])
 
 
 def test_a_loop_that_never_asks_for_one_more_batch_ends_its_epoch_all_the_same(loop: Loop) -> None:
-    for loader in (TRAIN, OTHER_LOADER):
-        loop.iterate(loader, ms=5, length=2)
-        for _ in range(2):
-            loop.step(loader)
-        loop.wait(50)
-        loop.test(2)
+    for key in (TRAIN, OTHER_LOADER):
+        loop.play(f"iterate {key} ms=5 length=2, step {key}, step {key}, wait 50, test 2")
     assert loop.sheet.splits == ["train", "test", "train", "test"]
     assert [row.epoch for row in loop.sheet.rows] == [1, 1, 2, 2]
     assert loop.sheet.lasted_ms == [10] * 4, "what comes after the last update is no step's"
 
 
 def test_a_script_that_ends_in_the_middle_of_an_epoch_leaves_its_steps(loop: Loop) -> None:
-    loop.iterate(ms=5)
-    for _ in range(2):
-        loop.step()
-    loop.fetch(1)
-    loop.call(2)
+    loop.play("iterate ms=5, step, step, fetch, call")
     assert loop.sheet.lasted_ms == [10, 10]
     [epoch] = loop.sheet.of("train")
     assert epoch.total_s == pytest.approx(0.025)
@@ -162,10 +149,8 @@ def test_steps_complete_are_known_before_their_rows_are_written(loop: Loop) -> N
 
 
 def test_a_loss_is_the_mean_over_samples_of_an_epoch(loop: Loop) -> None:
-    with loop.iterating():
-        for samples, loss in ((8, 1.0), (8, 2.0), (4, 4.0)):
-            loop.fetch(1, samples=samples)
-            loop.learn(loss=loss)
+    loop.play("iterate, fetch, learn loss=1.0, fetch, learn loss=2.0")
+    loop.play("fetch samples=4, learn loss=4.0, exhaust")
     [(_, _, loss)] = loop.sheet.epochs
     assert loss == pytest.approx((8 * 1 + 8 * 2 + 4 * 4) / 20)
 
@@ -193,39 +178,20 @@ def test_the_cpu_time_of_several_batches_is_unknown_if_one_is() -> None:
 
 
 def test_detail_goes_with_the_steps_that_begin_under_it(loop: Loop) -> None:
-    with loop.iterating(ms=5):
-        for number in range(6):
-            if number == 2:
-                loop.record(e.DETAIL, "off")
-            if number == 4:
-                loop.record(e.DETAIL, "full")
-            loop.fetch(1)
-            if number in (2, 3):
-                loop.wait(6)
-                loop.update(3)
-            else:
-                loop.learn()
-            loop.wait(0.25)
+    loop.play("iterate ms=5, " + "step, wait 0.25, " * 2)
+    loop.play("detail 'off', " + "fetch, wait 6, update, wait 0.25, " * 2)
+    loop.play("detail 'full', " + "step, wait 0.25, " * 2 + "exhaust")
     assert [row.detail for row in loop.sheet.rows] == ["full", "full", "off", "off", "full", "full"]
     assert loop.sheet.lasted_ms == [10.25] * 6
     assert str(loop.sheet.rows[2]).split(",")[4:7] == ["", "", ""]
 
 
 def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
-    for number in range(6):
-        loop.accumulate()
-        with loop.stepping():
-            loop.wait(3)
-            if number in (1, 3):
-                loop.record(e.DETAIL, "layers" if number == 1 else "full")
-    assert [row.detail for row in loop.sheet.rows] == [
-        "full",
-        "full",
-        "layers",
-        "layers",
-        "full",
-        "full",
-    ]
+    for detail in ("layers", "full"):
+        loop.play(f"learn, accumulate, begin_update, wait 3, detail '{detail}', end_update")
+    loop.play("learn, learn")
+    details = [row.detail for row in loop.sheet.rows]
+    assert details == ["full", "full", "layers", "layers", "full", "full"]
 
 
 # devices
@@ -233,12 +199,8 @@ def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
 
 def test_device_columns_partition_the_devices_time() -> None:
     loop = Loop(on_device=True)
-    with loop.iterating(ms=5):
-        for _ in range(3):
-            loop.fetch(4)
-            loop.call(2, work=10)
-            loop.backward(3, work=20)
-            loop.update(1)
+    step = "fetch 4, call work=10, backward 3 work=20, update 1, "
+    loop.play(f"iterate ms=5, {step * 3}exhaust")
     first, second, third = (row.device for row in loop.sheet.rows)
     assert first == pytest.approx((0, 0.010, 0.020, 0, 0.004)), "idle: the first wait for data"
     for later in (second, third):
@@ -263,12 +225,7 @@ def test_steps_are_written_when_the_device_has_reached_their_end() -> None:
     loop = Loop(on_device=True)
     sheet = Sheet()
     detector = StepDetector(sheet, 0)
-    loop.iterate()
-    for _ in range(3):
-        loop.fetch(1)
-        loop.call(2, work=50)
-        loop.backward(4)
-        loop.update(3)
+    loop.play("iterate, " + "fetch, call work=50, backward, update, " * 3)
     detector.take(fields_of(loop.events))
     assert sheet.rows == []
     assert loop.device is not None
@@ -282,15 +239,9 @@ def test_steps_are_written_when_the_device_has_reached_their_end() -> None:
 
 def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
     loop = Loop(on_device=True)
-    with loop.iterating(ms=5):
-        for _ in range(2):
-            loop.fetch(4)
-            loop.call(2, work=10)
-            loop.backward(3, work=20)
-            loop.update(1)
-            with loop.iterating(TEST):
-                loop.fetch(1, TEST)
-                loop.call(2, grad=False, training=False, work=40)
+    step = "fetch 4, call work=10, backward 3 work=20, update 1, "
+    test = f"fetch 1 {TEST}, call grad=False training=False work=40, "
+    loop.play("iterate ms=5, " + f"{step}iterate {TEST}, {test}exhaust 1 {TEST}, " * 2 + "exhaust")
     for row in loop.sheet.rows:
         assert row.device is not None
         assert sum(row.device[1:3]) == pytest.approx(0.030)
@@ -298,10 +249,7 @@ def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
 
 
 def test_an_iterator_made_long_before_the_training_begins_when_it_is_used(loop: Loop) -> None:
-    with loop.iterating(ms=5):
-        loop.wait(1700)  # a model is built
-        loop.step()
-        loop.step()
+    loop.play("iterate ms=5, wait 1700, step, step, exhaust")  # a model is built
     assert loop.sheet.lasted_ms == [10, 10]
     [epoch] = loop.sheet.of("train")
     assert epoch.loader_start_s == pytest.approx(0.005)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from simulated_loop import OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, Loop
+from simulated_loop import OTHER_LOADER, SGD, TEACHER, TEST, Loop
 
 from stepscope.trace import event_buffer as e
 
@@ -100,47 +100,29 @@ def test_an_evaluation_before_training_belongs_to_epoch_0(loop: Loop) -> None:
 
 
 def test_an_evaluation_that_was_broken_off_ends_with_its_last_call(loop: Loop) -> None:
-    with loop.iterating(ms=5):
-        for _ in range(2):
-            loop.step()
-            loop.iterate(TEST, ms=2)
-            loop.fetch(1, TEST)
-            loop.predict(2)
-            loop.wait(4)  # and its iterator stays alive
+    test = f"iterate {TEST} ms=2, fetch 1 {TEST}, predict, wait 4, "  # its iterator stays alive
+    loop.play("iterate ms=5, " + f"step, {test}" * 2 + "exhaust")
     assert loop.sheet.lasted_ms == [14, 14]
     assert [timing.total_s for timing in loop.sheet.of("test")] == pytest.approx([0.005, 0.005])
 
 
 def test_an_evaluation_without_a_loader_is_taken_out_as_well(loop: Loop) -> None:
-    with loop.iterating(ms=5):
-        for _ in range(3):
-            loop.step()
-            loop.wait(0.5)
-            loop.predict(20)
-            loop.predict(20)
-            loop.wait(0.25)
+    step = "step, wait 0.5, predict 20, predict 20, wait 0.25, "
+    loop.play(f"iterate ms=5, {step * 3}exhaust")
     assert loop.sheet.lasted_ms == [10.75] * 3
     assert len(loop.sheet.of("test")) == 3
     assert loop.sheet.of("test")[0].samples == 16
 
 
 def test_a_test_without_a_loader_after_an_epoch_of_one_has_its_row(loop: Loop) -> None:
-    for _ in range(2):
-        loop.train(2)
-        loop.wait(10)
-        loop.predict(20)
-        loop.predict(20)
+    loop.play("train 2, wait 10, predict 20, predict 20, " * 2)
     assert [(row.epoch, row.steps) for row in loop.sheet.of("test")] == [(1, 2), (2, 2)]
     assert [row.total_s for row in loop.sheet.of("test")] == pytest.approx([0.04, 0.04])
     assert loop.sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
 def test_a_test_before_the_training_without_a_loader_belongs_to_epoch_0(loop: Loop) -> None:
-    loop.predict(20)
-    loop.predict(20)
-    loop.wait(5)
-    for _ in range(2):
-        loop.learn()
+    loop.play("predict 20, predict 20, wait 5, learn, learn")
     assert [(row.epoch, row.steps) for row in loop.sheet.of("test")] == [(0, 2)]
     assert loop.sheet.of("test")[0].total_s == pytest.approx(0.04)
     assert loop.sheet.lasted_ms == [9, 9]
@@ -148,10 +130,7 @@ def test_a_test_before_the_training_without_a_loader_belongs_to_epoch_0(loop: Lo
 
 
 def test_who_acts_after_every_update_is_not_tested_there(loop: Loop) -> None:
-    for _ in range(4):
-        loop.learn()
-        for _ in range(3):
-            loop.call(2, grad=False, training=False, samples=1)
+    loop.play(("learn, " + f"call {ONE_SAMPLE}, " * 3) * 4)
     assert len(loop.sheet.of("test")) == 1, "the first may have been a test"
     assert loop.sheet.lasted_ms == [9, 9, 15, 15]
     assert loop.sheet.phases_ms(2)["forward"] == 8
@@ -167,13 +146,8 @@ def test_training_by_validation_batches_is_training(loop: Loop) -> None:
 
 
 def test_an_iterator_made_early_is_what_it_is_used_for(loop: Loop) -> None:
-    loop.iterate(TEST, ms=2)
-    with loop.iterating(TRAIN, ms=5):
-        for _ in range(3):
-            loop.step()
-            loop.wait(0.5)
-            loop.fetch(1, TEST)
-            loop.predict(2)
+    step = f"step, wait 0.5, fetch 1 {TEST}, predict, "
+    loop.play(f"iterate {TEST} ms=2, iterate ms=5, {step * 3}exhaust")
     assert loop.sheet.lasted_ms == [10.5] * 3
     assert loop.sheet.samples == [8] * 3
     assert [timing.total_s for timing in loop.sheet.of("test")] == pytest.approx([0.003] * 3)
@@ -181,13 +155,8 @@ def test_an_iterator_made_early_is_what_it_is_used_for(loop: Loop) -> None:
 
 
 def test_a_teachers_call_after_an_evaluation_is_of_the_next_step(loop: Loop) -> None:
-    for _ in range(2):
-        loop.call(2, TEACHER, grad=False)
-        loop.learn()
-        loop.predict(5)
-        loop.wait(10)
-    loop.call(2, TEACHER, grad=False)
-    loop.learn()
+    step = f"call 2 {TEACHER} grad=False, learn"
+    loop.play(f"{step}, predict 5, wait 10, " * 2 + step)
     assert [each.total_s for each in loop.sheet.of("test")] == pytest.approx([0.005] * 2)
     assert loop.sheet.phases_ms(1)["forward"] == 4
 
@@ -286,11 +255,7 @@ def test_a_test_with_the_batch_of_an_iterator_of_its_own_begins_with_that(loop: 
 
 
 def test_a_batch_of_an_iterator_of_its_own_that_is_trained_with_is_in_its_step(loop: Loop) -> None:
-    with loop.iterating(ms=1, of=1):
-        loop.step()
-        loop.iterate(TEST, ms=20, of=2)
-        loop.fetch(30, TEST, samples=5)
-        loop.drop(TEST)
-        loop.learn(optimizer=SGD)
+    draw = f"iterate {TEST} ms=20 of=2, fetch 30 {TEST} samples=5, drop {TEST}"
+    loop.play(f"iterate ms=1 of=1, step, {draw}, learn optimizer={SGD}, exhaust")
     assert loop.sheet.lasted_ms == [10 + 20 + 30 + 9]
     assert loop.sheet.splits == ["train"]

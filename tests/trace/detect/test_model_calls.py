@@ -30,36 +30,22 @@ def test_without_a_loader_the_forward_pass_begins_with_the_model_and_not_with_a_
     loop: Loop,
 ) -> None:
     for samples in (8, 8, 5):
-        loop.zero(1)
-        loop.call(2, samples=samples)
-        loop.wait(0.5)
-        loop.backward(4)
-        loop.update(3)
-        loop.call(0.25, METRIC, samples=samples)
-        loop.wait(7)
+        loop.play(f"zero, call samples={samples}, wait 0.5, backward, update")
+        loop.play(f"call 0.25 {METRIC} samples={samples}, wait 7")
     assert loop.sheet.samples == [8, 8, 5], "and its samples are those of the model's call"
     assert loop.sheet.phases_ms(1) == {"forward": 2.75, "backward": 4, "optimizer": 4, "other": 7}
 
 
 def test_without_a_loader_several_calls_are_one_forward_pass(loop: Loop) -> None:
-    for _ in range(3):
-        loop.call(2)
-        loop.wait(1)
-        loop.call(2, CRITIC)
-        loop.wait(1)
-        loop.backward(4)
-        loop.update(3)
+    loop.play(f"call, wait 1, call 2 {CRITIC}, wait 1, backward, update, " * 3)
     assert loop.sheet.phases_ms(2) == {"forward": 6, "backward": 4, "optimizer": 3}
 
 
 def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
     with loop.iterating():
         for samples in (8, None, 8, 8, None, 8):
-            loop.fetch(1, samples=samples)
-            loop.call(2, samples=None if samples else 4)
-            loop.call(1, LOSS, samples=9)
-            loop.backward(4)
-            loop.update(3)
+            loop.play(f"fetch samples={samples}, call samples={None if samples else 4}")
+            loop.play(f"call 1 {LOSS} samples=9, backward, update")
     assert repeats_taken(loop) == [0, 4, 0, 0]
     assert loop.sheet.samples == [8, 4, 8, 8, 4, 8]
 
@@ -219,8 +205,5 @@ def test_single_batches_that_nothing_is_trained_with_are_not_kept(loop: Loop) ->
 def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loop) -> None:
     with loop.iterating():
         for key in range(100, 103):
-            loop.fetch()
-            loop.draw(key, of=2)
-            loop.predict()
-            loop.learn()
+            loop.play(f"fetch, draw {key} of=2, predict, learn")
     assert loop.sheet.samples[1:] == [8, 8], "the model is not known before it was trained"

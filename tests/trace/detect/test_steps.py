@@ -11,17 +11,9 @@ from stepscope.trace.detect.steps import StepDetector
 
 def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> None:
     loop.wait(100)
-    with loop.iterating(ms=5, stop_ms=2):
-        for _ in range(2):
-            loop.fetch(1)
-            loop.move(1)
-            loop.call(2)
-            loop.wait(0.5)  # the loss
-            loop.backward(4)
-            loop.wait(0.25)
-            loop.update(3)
-            loop.zero(1)
-            loop.wait(7)  # printing
+    # 0.5 is the loss, 7 what it prints.
+    step = "fetch 1, move 1, call 2, wait 0.5, backward 4, wait 0.25, update 3, zero 1, wait 7, "
+    loop.play(f"iterate ms=5, {step * 2}exhaust 2")
     assert loop.sheet.lasted_ms == [19.75, 19.75]
     assert loop.sheet.began_ms == [105, 124.75]
     assert loop.sheet.phases_ms(1) == {
@@ -39,9 +31,7 @@ def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> 
 
 
 def test_time_between_the_loaders_start_and_the_first_fetch_is_the_first_steps(loop: Loop) -> None:
-    with loop.iterating(ms=5):
-        loop.wait(40)  # a progress bar
-        loop.step()
+    loop.play("iterate ms=5, wait 40, step, exhaust")  # a progress bar
     assert loop.sheet.lasted_ms == [50]
     assert loop.sheet.phases_ms() == {
         "data": 1,
@@ -53,13 +43,9 @@ def test_time_between_the_loaders_start_and_the_first_fetch_is_the_first_steps(l
 
 
 def test_batches_that_lead_to_one_update_are_one_step(loop: Loop) -> None:
-    with loop.iterating():
-        for number in range(6):
-            loop.fetch(1)
-            loop.accumulate(loss=0.25)
-            if number % 3 == 2:
-                loop.update(3)
-                loop.zero(1)
+    loop.play(
+        "iterate, " + ("fetch, accumulate loss=0.25, " * 3 + "update, zero, ") * 2 + "exhaust"
+    )
     assert loop.sheet.lasted_ms == [25, 25]
     assert loop.sheet.samples == [24, 24]
     assert [row.loss for row in loop.sheet.rows] == [0.75, 0.75], "parts of one loss"
@@ -67,10 +53,7 @@ def test_batches_that_lead_to_one_update_are_one_step(loop: Loop) -> None:
 
 
 def test_without_a_loader_everything_is_one_epoch(loop: Loop) -> None:
-    loop.wait(50)
-    for _ in range(3):
-        loop.learn()
-        loop.wait(6)
+    loop.play("wait 50, " + "learn, wait 6, " * 3)
     assert loop.sheet.lasted_ms == [9, 15, 15], "what comes after the last update is no step's"
     assert loop.sheet.began_ms == [50, 59, 74]
     [epoch] = loop.sheet.of("train")
@@ -228,26 +211,17 @@ def test_updates_inside_a_backward_pass_leave_the_rest_of_it_as_it_is(loop: Loop
 
 
 def test_our_own_work_is_other_and_never_a_wait_for_data(loop: Loop) -> None:
-    with loop.iterating():
-        loop.step()
-        loop.own(30)
-        loop.fetch(1)
-        loop.own(30)
-        loop.learn()
+    loop.play("iterate, step, own 30, fetch, own 30, learn, exhaust")
     for step in (0, 1):
         assert loop.sheet.phases_ms(step)["other"] == 30
         assert loop.sheet.phases_ms(step)["data"] == 1
 
 
 def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> None:
-    with loop.iterating():
-        loop.fetch(1)
-        loop.accumulate()
-        loop.record(e.STEP, ADAM)
-        loop.wait(1)  # it raised, the loop caught it and went on
-        for _ in range(2):
-            loop.step()
-            loop.wait(5)
+    # It raised, the loop caught it and went on.
+    loop.play(
+        "iterate, fetch, accumulate, begin_update, wait 1, " + "step, wait 5, " * 2 + "exhaust"
+    )
     assert len(loop.sheet.rows) == 2
     assert loop.sheet.phases_ms(1)["other"] == 5
 
@@ -271,12 +245,7 @@ def test_a_step_that_updates_inside_its_backward_pass_has_its_own_loss(loop: Loo
 def test_a_model_that_was_tried_before_there_was_an_optimiser_was_not_trained_then(
     loop: Loop,
 ) -> None:
-    loop.call(2, samples=1)  # to see what comes out
-    loop.wait(50)
-    loop.make(ADAM)
-    loop.wait(5)
-    for _ in range(3):
-        loop.learn()
+    loop.play(f"call samples=1, wait 50, make {ADAM}, wait 5, learn, learn, learn")
     assert loop.sheet.lasted_ms == [9, 9, 9]
     assert loop.sheet.samples == [8, 8, 8]
     assert loop.sheet.of("train")[0].start_s == pytest.approx(0.057)
