@@ -143,6 +143,19 @@ def test_resnet18_without_batch_norm_has_the_published_figures():
     assert sizes(network) == [0.01, 6.56, 42.59, 49.16]
 
 
+@pytest.mark.parametrize(
+    ("name", "macs"),
+    [
+        ("lenet", 651_720),  # 28·28·6·75 + 10·10·16·150 + 400·120 + 120·84 + 84·10
+        ("resnet18_imagenet", 1_814_073_344),  # as published with the network
+    ],
+)
+def test_multiply_adds_are_those_on_paper_and_in_print(name, macs):
+    entry = registry.ZOO[name]
+    model = registry.build(name, classes=entry.classes)
+    assert count_network(model, entry.input_shape, name)["macs"] == macs
+
+
 def sizes(network: NetworkCounts) -> list[float]:
     every = ("input_mb", "forward_backward_mb", "parameters_mb", "total_mb")
     return [round(value, 2) for name, value in network.items() if name in every]
