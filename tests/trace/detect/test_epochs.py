@@ -23,11 +23,9 @@ def test_a_loader_that_was_looked_into_begins_anew_with_the_training(loop: Loop)
 
 
 def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop: Loop) -> None:
-    loop.iterate(ms=5, of=7)
-    loop.fetch(1)  # and this iterator lives on
+    loop.play("iterate ms=5 of=7, fetch")  # and this iterator lives on
     for key in (101, 102):
-        with loop.iterating(key, ms=5, of=7):
-            loop.step(key)
+        loop.play(f"iterate {key} ms=5 of=7, step {key}, exhaust 1 {key}")
     assert [(row.epoch, row.samples) for row in loop.sheet.rows] == [(1, 8), (2, 8)]
     assert loop.sheet.of("train")[0].start_s == pytest.approx(0.006)
 

@@ -25,13 +25,7 @@ def test_an_evaluation_between_epochs_has_its_own_row_and_is_in_no_epoch(loop: L
 
 
 def test_an_evaluation_inside_an_epoch_is_taken_out_of_both_sides(loop: Loop) -> None:
-    with loop.iterating(ms=5):
-        for number in range(4):
-            loop.step()
-            if number == 1:
-                loop.wait(0.5)
-                loop.test(3)
-                loop.wait(0.25)
+    loop.play("iterate ms=5, step, step, wait 0.5, test 3, wait 0.25, step, step, exhaust")
     assert loop.sheet.lasted_ms == [10, 10.75, 10, 10]
     assert loop.sheet.phases_ms(1)["other"] == 0.75
     assert loop.sheet.phases_ms(1)["data"] == 1
@@ -137,10 +131,8 @@ def test_who_acts_after_every_update_is_not_tested_there(loop: Loop) -> None:
 
 
 def test_training_by_validation_batches_is_training(loop: Loop) -> None:
-    loop.train(2)
-    with loop.iterating(TEST, ms=2):
-        loop.fetch(1, TEST)
-        loop.learn(training=False)
+    loop.play(f"train 2, iterate {TEST} ms=2, fetch 1 {TEST}")
+    loop.play(f"learn training=False, exhaust 1 {TEST}")
     assert loop.sheet.splits == ["train", "train"]
     assert loop.sheet.numbers == [(1, 1), (1, 2), (2, 1)]
 
@@ -162,16 +154,10 @@ def test_a_teachers_call_after_an_evaluation_is_of_the_next_step(loop: Loop) -> 
 
 
 def test_an_evaluation_broken_off_inside_of_another_leaves_both_taken_out(loop: Loop) -> None:
-    with loop.iterating(ms=5):
-        loop.step()
-        for loader in (TEST, OTHER_LOADER):  # the second is looked into, from the first
-            loop.iterate(loader, ms=2)
-            loop.fetch(1, loader)
-            loop.predict(2)
-        loop.fetch(1, TEST)
-        loop.predict(2)
-        loop.exhaust(1, TEST)
-        loop.step()
+    loop.play("iterate ms=5, step")
+    for key in (TEST, OTHER_LOADER):  # the second is looked into, from the first
+        loop.play(f"iterate {key} ms=2, fetch 1 {key}, predict")
+    loop.play(f"fetch 1 {TEST}, predict, exhaust 1 {TEST}, step, exhaust")
     for row in loop.sheet.rows:
         assert sum(row.spent) == row.step_ns
 
@@ -203,14 +189,8 @@ def test_a_loader_that_is_read_one_batch_ahead_leaves_one_row(loop: Loop, inside
 
 
 def test_a_prediction_after_a_test_that_skipped_a_batch_is_none_of_it(loop: Loop) -> None:
-    loop.train(1)
-    with loop.iterating(TEST):
-        for number in range(3):
-            loop.fetch(1, TEST)
-            if number != 1:
-                loop.predict(2)
-    loop.wait(50)
-    loop.predict(20)
+    loop.play(f"train 1, iterate {TEST}, fetch 1 {TEST}, predict, fetch 1 {TEST}")
+    loop.play(f"fetch 1 {TEST}, predict, exhaust 1 {TEST}, wait 50, predict 20")
     first, second = loop.sheet.of("test")
     assert (first.total_s, second.total_s) == (pytest.approx(0.008), pytest.approx(0.02))
 
@@ -239,15 +219,8 @@ def test_a_test_before_the_last_batch_of_a_loader_read_ahead_does_not_end_the_ep
 
 
 def test_a_test_with_the_batch_of_an_iterator_of_its_own_begins_with_that(loop: Loop) -> None:
-    with loop.iterating(ms=1, of=1):
-        for number in range(4):
-            loop.step()
-            if number == 2:
-                loop.iterate(TEST, ms=20, of=2)
-                loop.fetch(30, TEST)
-                loop.drop(TEST)
-                loop.wait(4)
-                loop.predict(6)
+    test = f"iterate {TEST} ms=20 of=2, fetch 30 {TEST}, drop {TEST}, wait 4, predict 6"
+    loop.play(f"iterate ms=1 of=1, step, step, step, {test}, step, exhaust")
     assert loop.sheet.lasted_ms == [10, 10, 10, 10], "the wait for it is none of the training"
     [test] = loop.sheet.of("test")
     assert (test.loader_start_s, test.data_s) == pytest.approx((0.02, 0.03))

@@ -9,15 +9,10 @@ SHARDS, LABELLED, UNLABELLED = 31, 41, 51
 
 
 def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
-    with loop.iterating(TRAIN, ms=5):
-        loop.iterate(OTHER_LOADER, ms=5)
-        for number in range(4):
-            loop.fetch(1, TRAIN)
-            if number == 2:
-                loop.exhaust(1, OTHER_LOADER)
-                loop.iterate(OTHER_LOADER + 1, ms=5)
-            loop.fetch(2, OTHER_LOADER + (number >= 2))
-            loop.learn()
+    other, anew = OTHER_LOADER, OTHER_LOADER + 1
+    loop.play(f"iterate ms=5, iterate {other} ms=5, " + f"fetch, fetch 2 {other}, learn, " * 2)
+    loop.play(f"fetch, exhaust 1 {other}, iterate {anew} ms=5, fetch 2 {anew}, learn")
+    loop.play(f"fetch, fetch 2 {anew}, learn, exhaust")
     assert [row.epoch for row in loop.sheet.rows] == [1, 1, 1, 1]
 
 
@@ -107,16 +102,10 @@ def test_another_loader_that_was_looked_into_is_no_part_of_the_training(
 
 
 def test_a_loader_that_was_looked_into_may_be_tested_with(loop: Loop) -> None:
-    loop.wait(3)
-    loop.iterate(OTHER_LOADER, of=OTHER_LOADER)
-    loop.fetch(1, OTHER_LOADER)
-    loop.wait(200)
+    loop.play(f"wait 3, iterate {OTHER_LOADER} of={OTHER_LOADER}, fetch 1 {OTHER_LOADER}, wait 200")
     for key in (101, 102, 103):
-        with loop.iterating(key, of=TRAIN):
-            loop.step(key)
-            loop.step(key)
-        loop.fetch(1, OTHER_LOADER)  # one batch of it after every epoch
-        loop.predict(5)
+        loop.play(f"iterate {key} of={TRAIN}, step {key}, step {key}, exhaust 1 {key}")
+        loop.play(f"fetch 1 {OTHER_LOADER}, predict 5")  # one batch of it after every epoch
     assert loop.sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
     assert len(loop.sheet.of("test")) == 3
 

@@ -183,13 +183,11 @@ def test_a_moment_belongs_to_the_phase_that_is_open(
 
 
 def test_a_closure_that_goes_through_all_of_the_data_is_one_update(loop: Loop) -> None:
-    for _ in range(2):
-        with loop.stepping():
-            for key in (TRAIN, OTHER_LOADER):
-                with loop.iterating(key, ms=5):
-                    for _ in range(3):
-                        loop.fetch(1, key)
-                        loop.accumulate()
+    passes = [
+        f"iterate {key} ms=5, " + f"fetch 1 {key}, accumulate, " * 3 + f"exhaust 1 {key}, "
+        for key in (TRAIN, OTHER_LOADER)
+    ]
+    loop.play(f"begin_update, {''.join(passes)}end_update, " * 2)
     assert loop.sheet.lasted_ms == [54, 54]
     assert loop.sheet.phases_ms(1) == {"data": 18, "forward": 12, "backward": 24}
     assert loop.sheet.samples == [48, 48]
