@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from stepscope.hardware.host import cpu_model
-from stepscope.stats import median, quantile
+from stepscope.stats.intervals import median, quantile
 
 
 @dataclass(frozen=True)

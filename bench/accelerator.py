@@ -17,7 +17,7 @@ from stepscope.accelerator.mapper import Widths, map_layer
 from stepscope.accelerator.network_shapes import shapes_of
 from stepscope.hardware.host import cpu_model
 from stepscope.models import registry
-from stepscope.stats import median
+from stepscope.stats.intervals import median
 
 ROUNDS = 7
 NETWORKS = [

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.models import registry
-from stepscope.stats import median, quantile
+from stepscope.stats.intervals import median, quantile
 
 MEDIAN_MOST, WORST_MOST = 0.05, 0.15
 MODELS = [

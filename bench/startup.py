@@ -19,7 +19,7 @@ from pathlib import Path
 from _alternate import machine
 
 from stepscope.records.run_reader import load_run
-from stepscope.stats import median
+from stepscope.stats.intervals import median
 
 ROUNDS = 7
 STEPS = 5

@@ -53,7 +53,7 @@ from tracers import (
 )
 
 from stepscope.hardware.host import cpu_model
-from stepscope.stats import Interval, interval_of, median
+from stepscope.stats.intervals import Interval, interval_of, median
 
 MOST_SHARE = 0.005  # of the step's time on all cores
 FIRST_STEPS = 5

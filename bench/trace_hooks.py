@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stepscope.hardware.host import cpu_model
 from stepscope.meter.clock import now_ns
-from stepscope.stats import quantile
+from stepscope.stats.intervals import quantile
 from stepscope.trace import torch_hooks
 from stepscope.trace.allreduce_hooks import AllreduceWatch
 from stepscope.trace.event_buffer import HookState

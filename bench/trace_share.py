@@ -30,7 +30,7 @@ from tracers import SETTINGS, AroundStep, Setting, Training, traced
 
 from stepscope.hardware.host import cpu_model
 from stepscope.meter.clock import now_ns
-from stepscope.stats import median
+from stepscope.stats.intervals import median
 from stepscope.trace.patches import Patches
 
 HOOKED: dict[str, tuple[Any, str]] = {

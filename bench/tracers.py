@@ -47,7 +47,7 @@ from stepscope.hardware.host import cpu_model
 from stepscope.meter.clock import now_ns
 from stepscope.models import registry
 from stepscope.records import run_folder
-from stepscope.stats import Interval, interval_of, median
+from stepscope.stats.intervals import Interval, interval_of, median
 from stepscope.trace import torch_hooks
 from stepscope.trace.patches import Patches
 from stepscope.trace.tracer import Tracer

@@ -23,7 +23,7 @@ from stepscope.analyze.findings.finding import RunView
 from stepscope.analyze.step_model import step_model
 from stepscope.analyze.what_if import MODEL_ERROR, sampling_error
 from stepscope.records.run_reader import load_run
-from stepscope.stats import median, quantile
+from stepscope.stats.intervals import median, quantile
 
 WORKERS = (0, 1, 2, 4)
 AGREES = 0.08

@@ -11,21 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.stats import (
-    Ratio,
-    confidence_of_each,
+from stepscope.stats.decide import Ratio, verdict
+from stepscope.stats.intervals import (
     interval_of,
     known_mean,
     known_median,
-    least_squares,
     median,
     quantile,
+    t_quantile,
+)
+from stepscope.stats.least_squares import least_squares
+from stepscope.stats.ratios import (
+    confidence_of_each,
     ratio_of_rounds,
     ratio_of_sets,
     rounds_needed,
-    t_quantile,
     tie,
-    verdict,
 )
 
 NOISE = 0.12  # of the log of the ratio of two equal runs, as seen on a virtual machine

@@ -7,7 +7,7 @@ import pytest
 from stepscope.errors import DataError
 from stepscope.hardware import page_cache
 from stepscope.settings.load_settings import validate
-from stepscope.stats import median
+from stepscope.stats.intervals import median
 from stepscope.supervisor import preflight
 
 # --- synthetic batches ----------------------------------------------------------------------------

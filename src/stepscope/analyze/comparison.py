@@ -29,19 +29,9 @@ from stepscope.records.types import (
 )
 from stepscope.settings.load_settings import as_flags
 from stepscope.settings.run_settings import RunSpec
-from stepscope.stats import (
-    CANNOT_TELL,
-    NO_DIFFERENCE,
-    Ratio,
-    confidence_of_each,
-    interval_of,
-    known_median,
-    median,
-    ratio_of_rounds,
-    ratio_of_sets,
-    rounds_needed,
-    verdict,
-)
+from stepscope.stats.decide import CANNOT_TELL, NO_DIFFERENCE, Ratio, verdict
+from stepscope.stats.intervals import interval_of, known_median, median
+from stepscope.stats.ratios import confidence_of_each, ratio_of_rounds, ratio_of_sets, rounds_needed
 
 # --- Differences in settings and machines
 

@@ -22,7 +22,7 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, Trial, is_sweep, load_sweep
 from stepscope.records.types import RecordedSpec, Setting, Summary, TrialMetrics
-from stepscope.stats import Interval, interval_of
+from stepscope.stats.intervals import Interval, interval_of
 
 # --- Settings of a sweep
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from stepscope.records.energy_readings import STALL_S, grown_j
 from stepscope.records.types import EVERYTHING
-from stepscope.stats import median
+from stepscope.stats.intervals import median
 
 Reading = tuple[float, float]  # time, value
 _SLACK_PERIODS = 2.0

@@ -28,7 +28,8 @@ from stepscope.records.types import (
     PhaseEnergy,
     Summary,
 )
-from stepscope.stats import least_squares, median
+from stepscope.stats.intervals import median
+from stepscope.stats.least_squares import least_squares
 
 # --- Joules by phase
 

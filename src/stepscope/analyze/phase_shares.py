@@ -13,7 +13,7 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.records.types import DeviceTime, PhaseTime, Summary
-from stepscope.stats import quantile
+from stepscope.stats.intervals import quantile
 
 DROP_EPOCHS = 1  # the default of `--drop-epochs`, also used for traces
 

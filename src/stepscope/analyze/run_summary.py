@@ -43,7 +43,7 @@ from stepscope.records.types import (
     StepFlops,
     Summary,
 )
-from stepscope.stats import median, quantile
+from stepscope.stats.intervals import median, quantile
 
 _NO_SAMPLES = "the number of samples in a batch could not be determined"
 _EVENT_KEYS = ("event", "time_s")

@@ -26,7 +26,8 @@ from stepscope.records.types import (
     ScalingAssumptions,
     Setting,
 )
-from stepscope.stats import known_mean, known_median, ratio_of_rounds
+from stepscope.stats.intervals import known_mean, known_median
+from stepscope.stats.ratios import ratio_of_rounds
 from stepscope.units import (
     format_bandwidth,
     format_bytes,

@@ -15,7 +15,7 @@ from statistics import fmean, mode
 from stepscope.analyze.findings.finding import RunView
 from stepscope.analyze.loader_simulation import Batch, Machine, SimulatedEpoch
 from stepscope.errors import RequestError
-from stepscope.stats import known_mean, median, quantile
+from stepscope.stats.intervals import known_mean, median, quantile
 
 FEWEST_STEPS = 10
 # Fewer workers, or none, are preferred if they cost no more than this.

@@ -20,7 +20,7 @@ from stepscope.records.types import (
     SweepRow,
     TrialMetrics,
 )
-from stepscope.stats import Interval, interval_of, known_mean, known_median
+from stepscope.stats.intervals import Interval, interval_of, known_mean, known_median
 
 
 def rows_of(sweep: Sweep) -> list[SweepRow]:

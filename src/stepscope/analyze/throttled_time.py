@@ -12,7 +12,8 @@ from stepscope.analyze.phase_shares import counted_steps
 from stepscope.records.run_reader import Run
 from stepscope.records.throttled_steps import watched_sources
 from stepscope.records.types import SlowdownFigures, ThrottlingFigures
-from stepscope.stats import median, ratio_of_sets
+from stepscope.stats.intervals import median
+from stepscope.stats.ratios import ratio_of_sets
 from stepscope.units import format_share
 
 _MOST_BLOCKS = 10

@@ -17,7 +17,7 @@ from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.records.types import BottleneckAnswer, SettingValue, StepFigures, WayFigures
 from stepscope.settings import RunSpec
-from stepscope.stats import interval_of
+from stepscope.stats.intervals import interval_of
 
 REPEATS = 3
 

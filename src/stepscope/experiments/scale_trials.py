@@ -24,7 +24,7 @@ from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep, load_sweep, load_sweep_of
 from stepscope.records.types import ExchangeTime, ScalePlan, SettingValue
 from stepscope.settings import RunSpec
-from stepscope.stats import median
+from stepscope.stats.intervals import median
 from stepscope.supervisor.ask_process import ALLREDUCE, ask_process
 
 # --- How long does the allreduce take alone? It shows how much of it the trials hid

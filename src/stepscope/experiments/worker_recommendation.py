@@ -11,7 +11,9 @@ from stepscope.analyze.sweep_summary import mean_step, rate_interval
 from stepscope.experiments.worker_candidates import Candidate, Setup
 from stepscope.experiments.workload import ScriptWorkload
 from stepscope.records.types import StepFigures, TrialMetrics, WorkerCandidate, WorkersAnswer
-from stepscope.stats import SLOWER, Ratio, interval_of, known_mean, ratio_of_rounds, tie, verdict
+from stepscope.stats.decide import SLOWER, Ratio, verdict
+from stepscope.stats.intervals import interval_of, known_mean
+from stepscope.stats.ratios import ratio_of_rounds, tie
 
 MOST_SLOWDOWN = 0.03  # a smaller loss of throughput than this does not count
 

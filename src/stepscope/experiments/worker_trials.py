@@ -29,7 +29,8 @@ from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.records import run_reader, schema
 from stepscope.records.sweep_folder import Trial, create_sweep, load_sweep
 from stepscope.records.types import StepFigures, SweepPlan, WorkersAnswer
-from stepscope.stats import Ratio, ratio_of_rounds
+from stepscope.stats.decide import Ratio
+from stepscope.stats.ratios import ratio_of_rounds
 
 _CLEARLY_FASTER = 1.1  # then a still larger number is worth a trial
 _VERIFYING = 1001  # the first round number of trials that verify

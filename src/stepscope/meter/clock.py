@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stepscope.stats import median
+from stepscope.stats.intervals import median
 
 now_ns: Callable[[], int] = time.perf_counter_ns
 # A second clock to check the first: the accounted share compares sums of one with pairs of the

@@ -19,7 +19,7 @@ from stepscope.records.types import (
     RecordedSpec,
     ScriptCall,
 )
-from stepscope.stats import known_mean, median
+from stepscope.stats.intervals import known_mean, median
 from stepscope.units import format_duration, format_path
 
 # The least share of the wall time that makes a saving worth a finding, and more important than any

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.analyze.step_model import StepModel, loading_on_cpu, restart_s, step_model
-from stepscope.stats import median
+from stepscope.stats.intervals import median
 from stepscope.units import format_count, format_duration, format_share
 
 _MUCH_WAITING = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.analyze import rank_balance
 from stepscope.analyze.findings.finding import Finding, RunView
-from stepscope.stats import median
+from stepscope.stats.intervals import median
 from stepscope.units import format_duration, format_share
 
 _MUCH_SLOWER = 0.1  # share of a step

@@ -7,7 +7,7 @@ from collections import Counter
 from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.analyze.findings.wall_time_findings import work_in_loop
 from stepscope.records import schema
-from stepscope.stats import median, quantile
+from stepscope.stats.intervals import median, quantile
 from stepscope.units import format_duration, format_share
 
 _MUCH_START_UP = 0.2  # share of a later epoch

@@ -13,7 +13,9 @@ from stepscope.experiments.labs.lab_trials import (
     describe_ratio,
 )
 from stepscope.hardware.host import usable_cpus
-from stepscope.stats import FASTER, known_mean, median, tie, verdict
+from stepscope.stats.decide import FASTER, verdict
+from stepscope.stats.intervals import known_mean, median
+from stepscope.stats.ratios import tie
 from stepscope.units import format_bytes, format_count, format_duration, format_known, format_share
 
 

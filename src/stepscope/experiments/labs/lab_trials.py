@@ -21,7 +21,9 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, Trial, load_sweep
 from stepscope.records.types import LabExtras, LabValue, MissingPart
-from stepscope.stats import Ratio, interval_of, known_median, ratio_of_rounds, verdict
+from stepscope.stats.decide import Ratio, verdict
+from stepscope.stats.intervals import interval_of, known_median
+from stepscope.stats.ratios import ratio_of_rounds
 from stepscope.units import format_share
 
 _RATE = "samples_per_s"

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.files import cannot_write
-from stepscope.stats import Interval
+from stepscope.stats.intervals import Interval
 
 # `areas` are stacked and `bands` show lines with their extremes, both against numbers. `rows` and
 # `waterfall` are horizontal. In a `scatter` only chosen points are joined. `roofline` has

@@ -12,7 +12,7 @@ from stepscope.records.types import RoundFigures, SweepRow
 from stepscope.report.charts.chart import Chart, ChartMark, Kind, with_interval
 from stepscope.report.charts.run_charts import epoch_marks, learning_charts, memory_by_time
 from stepscope.report.html.page_content import Section
-from stepscope.stats import Interval, known_mean
+from stepscope.stats.intervals import Interval, known_mean
 
 _MOST_TOGETHER = 8  # the number of distinct colours
 _MOST_PANELS = 6

@@ -14,7 +14,7 @@ from stepscope.report.html.page_content import Document, Section
 from stepscope.report.html.run_page import about
 from stepscope.report.terminal.sweep_table import SETTING_COLUMNS, answer_of_sweep, setting_cells
 from stepscope.report.terminal.table_style import FigureList
-from stepscope.stats import known_median
+from stepscope.stats.intervals import known_median
 
 
 def document_of_groups(groups: Sequence[Group]) -> Document:

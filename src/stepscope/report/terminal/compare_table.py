@@ -10,7 +10,7 @@ from stepscope.analyze.comparison import as_sentence, runs_each, slower_than
 from stepscope.records import schema
 from stepscope.records.types import CompareAnswer, ComparedFigures, ComparedSide
 from stepscope.report.terminal.table_style import print_prose, print_rows, printable, say
-from stepscope.stats import CANNOT_TELL, FASTER, NO_DIFFERENCE
+from stepscope.stats.decide import CANNOT_TELL, FASTER, NO_DIFFERENCE
 from stepscope.units import (
     duration_format,
     format_bytes,

@@ -17,7 +17,7 @@ from stepscope.experiments.labs.lab_trials import LabResult, SettingTrials, try_
 from stepscope.experiments.sweep_run import SweepListener
 from stepscope.records import schema
 from stepscope.records.types import NetworkEstimate
-from stepscope.stats import known_mean
+from stepscope.stats.intervals import known_mean
 from stepscope.units import format_share
 
 # How the networks and their settings were chosen: recorded in every run.

@@ -28,7 +28,7 @@ from stepscope.records.types import (
     SettingValue,
 )
 from stepscope.settings import RunSpec
-from stepscope.stats import known_median, median
+from stepscope.stats.intervals import known_median, median
 from stepscope.supervisor import preflight, start_run
 from stepscope.supervisor.ask_process import MEMORY_TRIAL, ask_process
 from stepscope.supervisor.child_supervisor import RunListener

@@ -40,7 +40,7 @@ from stepscope.records.run_reader import Run
 from stepscope.records.table import read_table
 from stepscope.records.types import LabExtras, MissingPart
 from stepscope.settings import RunSpec
-from stepscope.stats import known_mean, known_median
+from stepscope.stats.intervals import known_mean, known_median
 from stepscope.units import format_count, format_duration, format_share
 
 if TYPE_CHECKING:
