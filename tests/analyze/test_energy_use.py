@@ -14,7 +14,6 @@ from written_tables import epoch_row, step, write_table, write_tables
 
 from stepscope.analyze.energy_curve import curve_of, left_out
 from stepscope.analyze.energy_use import (
-    ON_DEVICE,
     SeenSteps,
     energy_of,
     joules_by_phase,
@@ -314,7 +313,7 @@ def test_what_a_total_leaves_out_is_said_in_words(
 
 
 def test_steps_without_a_time_of_the_device_are_extrapolated_over() -> None:
-    on_device = {f"{phase}_device_s": 0.2 for phase in ON_DEVICE}
+    on_device = {f"{phase}_device_s": 0.2 for phase in schema.DEVICE_PHASES}
     rows = [step(1, step_s=1.0, **on_device), step(2, step_s=1.0), step(3, step_s=1.0)]
     seen = seen_of(rows)
     assert (len(seen.start_s), seen.unseen) == (1, 3.0)

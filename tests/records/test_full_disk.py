@@ -66,7 +66,7 @@ count = 0
 def work():
     global count
     while True:
-        log.append(f"1,{count + 1},0.5,64,0.1,,0,0.1,0.1,0.1,0.1,0.5,2.25,,,,,,,,,full,")
+        log.append(f"1,{count + 1},0.5,64,0.1,,0,0.1,0.1,0.1,0.1,0.5,2.25,,,,,,,,,full,,")
         log.flush()
         count += 1
 error = attempt(work)

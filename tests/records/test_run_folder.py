@@ -17,7 +17,7 @@ HEADERS = {
     "steps.csv": "epoch,step,start_s,samples,data_s,load_s,transfer_s,forward_s,backward_s,"
     "optimizer_s,other_s,step_s,loss,load_cpu_s,transfer_device_s,forward_device_s,"
     "backward_device_s,optimizer_device_s,idle_device_s,load_start_s,load_worker,detail,"
-    "communication_s\n",
+    "communication_s,other_device_s\n",
     "epochs.csv": "epoch,split,start_s,loader_start_s,loader_stop_s,loading_s,training_s,total_s,"
     "loss,accuracy,top5,samples,samples_per_s\n",
     "records.csv": "type,epoch,start,loading,duration,value1,value2\n",

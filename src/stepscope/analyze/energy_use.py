@@ -40,7 +40,6 @@ _MOST_WINDOWS = 2000
 _WINDOWS_EACH = 3  # at least, for every phase
 _ALIKE = "all windows have the same mix of phases, so the phases cannot be separated"
 _FILLED = 0.98  # share of a window that must be in phases
-ON_DEVICE = ("transfer", "forward", "backward", "optimizer", "idle")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def joules_by_phase(
         same = "the sensor gave the same reading throughout, so its period is unknown"
         return {phase: _unknown(same) for phase in seen.phases}
     fresh, old = (_fit(seen, curve, age_s) for age_s in (0.0, lag_s))
-    on_host = "other" in seen.phases
+    on_host = "idle" not in seen.phases
     return {
         phase: (in_one_piece and on_host and _measure(seen, phase, curve))
         or _combine(fresh[phase], old[phase])
@@ -80,7 +79,7 @@ def seen_steps(steps: Table) -> SeenSteps | None:
     on_device = [place for place in chosen if steps["forward_device_s"][place] is not None]
     if on_device:
         chosen = on_device
-        names = {phase: f"{phase}_device_s" for phase in ON_DEVICE}
+        names = {phase: f"{phase}_device_s" for phase in schema.DEVICE_PHASES}
 
     def column(name: str) -> list[float]:
         values = steps[name]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SECOND_NS = 1_000_000_000
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
 # While the loop waits for data no work is issued: this part of the device's time is idle.
-_DEVICE_COLUMNS = (TRANSFER, FORWARD, BACKWARD, OPTIMIZER, DATA)
+_DEVICE_COLUMNS = (TRANSFER, FORWARD, BACKWARD, OPTIMIZER, DATA, OTHER)
 
 # The fields of a `LoadTiming`, as a plain tuple.
 Load = tuple[int, int, int, int | None]
@@ -122,16 +122,18 @@ class StepRow(NamedTuple):
             return (
                 f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{samples},,{load},,,,,,"
                 f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},,,,,,{load_at or ','},"
-                f"{self.detail},"
+                f"{self.detail},,"
             )
-        device = ",,,," if self.device is None else ",".join(f"{s:.9f}" for s in self.device)
+        *device, other_device = (
+            [""] * 6 if self.device is None else [f"{s:.9f}" for s in self.device]
+        )
         communication = "" if self.communication_s is None else f"{self.communication_s:.9f}"
         return (
             f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{samples},"
             f"{data * 1e-9:.9f},{load},{transfer * 1e-9:.9f},{forward * 1e-9:.9f},"
             f"{backward * 1e-9:.9f},{optimizer * 1e-9:.9f},{other * 1e-9:.9f},"
-            f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},{device},{load_at or ','},full,"
-            f"{communication}"
+            f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},{','.join(device)},{load_at or ','},"
+            f"full,{communication},{other_device}"
         )
 
 
@@ -149,8 +151,7 @@ def device_columns(spent_s: Iterable[tuple[int, float]]) -> tuple[float, ...]:
     """Return the device's seconds by phase, in the order of the columns."""
     totals = [0.0] * 6
     for phase, took_s in spent_s:
-        # Work between phases, such as counting correct predictions, uses the forward output.
-        totals[FORWARD if phase == OTHER else phase] += took_s
+        totals[phase] += took_s
     return tuple(totals[phase] for phase in _DEVICE_COLUMNS)
 
 

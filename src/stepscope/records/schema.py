@@ -40,13 +40,15 @@ OPERATIONS = "operations"  # with its operations counted
 
 # In the order within a step.
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
+# The same of an asynchronous device, which has nothing to do while the loop waits for data.
+DEVICE_PHASES = ("idle", *PHASES[1:])
 
 STEP_COLUMNS = (
     *("epoch", "step", "start_s", "samples"),
     *("data_s", "load_s", "transfer_s", "forward_s", "backward_s", "optimizer_s", "other_s"),
     *("step_s", "loss", "load_cpu_s", "transfer_device_s", "forward_device_s"),
     *("backward_device_s", "optimizer_device_s", "idle_device_s", "load_start_s", "load_worker"),
-    *("detail", "communication_s"),
+    *("detail", "communication_s", "other_device_s"),
 )
 EPOCH_COLUMNS = tuple(EpochRow.__annotations__)
 RECORD_COLUMNS = ("type", "epoch", "start", "loading", "duration", "value1", "value2")

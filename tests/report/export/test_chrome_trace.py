@@ -195,20 +195,22 @@ def test_the_device_is_a_process_of_its_own_and_may_run_behind_the_host(recorded
         "transfer_device_s": 0.002,
         "forward_device_s": 0.003,
         "backward_device_s": 0.006,
-        "optimizer_device_s": 0.003,
+        "optimizer_device_s": 0.002,
+        "other_device_s": 0.001,
     }
     rows = [step(1, 2.0, **device), step(2, 2.01, **device), step(1, 3.0, epoch=2, **device)]
     shown = threads_of(chrome_trace.events(recorded(rows)))["device / device phases"]
-    assert blocks(shown)[:6] == [
+    assert blocks(shown)[:7] == [
         ("idle", 2_000_000, 1000),
         ("transfer", 2_001_000, 2000),
         ("forward", 2_003_000, 3000),
         ("backward", 2_006_000, 6000),
-        ("optimizer", 2_012_000, 3000),
+        ("optimizer", 2_012_000, 2000),
+        ("other", 2_014_000, 1000),
         ("idle", 2_015_000, 1000),  # the host began this step at 2.010
     ]
-    assert shown[5]["args"] == {"epoch": 1, "step": 2}
-    assert blocks(shown)[10] == ("idle", 3_000_000, 1000)
+    assert shown[6]["args"] == {"epoch": 1, "step": 2}
+    assert blocks(shown)[12] == ("idle", 3_000_000, 1000)
 
 
 def test_telemetry_becomes_counters_and_unknown_is_left_out(recorded):

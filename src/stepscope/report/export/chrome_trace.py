@@ -46,7 +46,6 @@ _TICKS_PER_S = TICKS_PER_US * 1_000_000
 _LONGEST_S = 1e9  # thirty years: no valid time is later
 _PIECE_EVENTS = 4096
 
-_DEVICE_PHASES = ("idle", "transfer", "forward", "backward", "optimizer")
 
 # Counters that show a column unchanged: name, unit, column.
 _GAUGES = (
@@ -168,13 +167,13 @@ def _phases(steps: Table, spans: list[Span]) -> Iterator[_Block]:
 
 def _device(steps: Table, spans: list[Span]) -> Iterator[_Block]:
     """Lay out the device's steps end to end: it may run behind the host, never ahead."""
-    columns = [steps[f"{phase}_device_s"] for phase in _DEVICE_PHASES]
+    columns = [steps[f"{phase}_device_s"] for phase in schema.DEVICE_PHASES]
     epochs, numbers = steps["epoch"], steps["step"]
     at = 0
     for begin, _, row in spans:
         lengths = [column[row] for column in columns]
         args = _known({"epoch": epochs[row], "step": numbers[row]})
-        for phase, since, until in lay_out(_DEVICE_PHASES, lengths, max(at, begin)):
+        for phase, since, until in lay_out(schema.DEVICE_PHASES, lengths, max(at, begin)):
             yield phase, since, until, args
             at = until
 

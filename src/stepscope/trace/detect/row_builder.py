@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # The format of most rows: on a host, with a load timing, every time below one second. Then a
 # nanosecond is the ninth digit, and integers are formatted in half the time.
 _NS = "0.%09d"
-_LINE = f"%d,%d,%s,%d{f',{_NS}' * 8},%r,%s,,,,,,%s,%d,full,"
+_LINE = f"%d,%d,%s,%d{f',{_NS}' * 8},%r,%s,,,,,,%s,%d,full,,"
 
 
 @dataclass(frozen=True, slots=True)
