@@ -13,9 +13,7 @@ from stepscope.analyze.sweep_summary import whole_turns
 from stepscope.experiments.worker_candidates import (
     Bounds,
     Candidate,
-    budgets_of,
     first_candidates,
-    most_workers,
     next_larger,
 )
 from stepscope.experiments.worker_recommendation import Board
@@ -133,19 +131,8 @@ def test_more_workers_than_cpus_are_tried_only_where_they_mostly_wait() -> None:
     assert next_larger(16, bounds, load_s=0.1, load_cpu_s=0.01) is None
 
 
-@given(st.integers(60, 10**6), st.data())
-def test_at_most_a_tenth_of_an_epoch_is_measured(steps: int, data: st.DataObject) -> None:
-    budgets = budgets_of(steps)
-    workers = data.draw(st.integers(0, min(64, most_workers(budgets[0]))))
-
-    for budget in budgets:
-        rounds = budget.rounds_with(workers)
-        assert rounds >= 2
-        assert whole_turns(budget.steps, workers) * rounds <= steps // 10
-
-
 @given(st.integers(1, 100), st.integers(0, 64))
 def test_a_window_holds_whole_turns_of_the_workers(steps: int, workers: int) -> None:
     window = whole_turns(steps, workers)
-    assert window <= max(steps, workers)
+    assert window <= max(steps, 2 * workers)
     assert workers == 0 or window % workers == 0

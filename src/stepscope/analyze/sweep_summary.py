@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from itertools import compress, pairwise
 from typing import cast
 
 from stepscope.analyze.comparison_sides import by_node_kind, settings_of
 from stepscope.analyze.phase_shares import counted_steps
+from stepscope.analyze.prefetch_queue import slowdown_without_queue
 from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
@@ -81,17 +83,14 @@ def metrics(run: Run) -> TrialMetrics:
     later = [(time_s or 0.0) >= began_s for time_s in telemetry["time_s"]]
     workers = [value for value in telemetry["workers_private_bytes"] if value]
     counts = [value for value in telemetry["workers"] if value]
+    measured = rate(compress(steps["samples"], steady), compress(steps["step_s"], steady))
+    slower = _slowdown(run, steady)
     figures: TrialMetrics = {
         "samples_per_s": summary.get("samples_per_s"),
         "dropped_epochs": dropped,
-        "steady_samples_per_s": rate(
-            compress(steps["samples"], steady), compress(steps["step_s"], steady)
-        ),
+        "steady_samples_per_s": measured / slower if measured else measured,
         "steady_steps": sum(steady),
-        "steady": cast(
-            "StepFigures",
-            {name: known_mean(compress(steps[name], steady)) for name in _OF_A_STEP},
-        ),
+        "steady": _mean_steady_step(run, steady, slower),
         "wall_s": summary.get("wall_s"),
         "epoch_s": known_mean(row["total_s"] for row in trained),
         "step_s": known_mean(compress(steps["step_s"], kept)),
@@ -142,18 +141,49 @@ def steady_steps(run: Run) -> list[bool]:
     ]
 
 
+def _slowdown(run: Run, steady: Sequence[bool]) -> float:
+    """Return how many times as long the steady steps take once no batch is left of the start."""
+    workers, prefetch = _workers_of(run.spec)
+    if not workers or (run.spec.get("accumulate") or 1) != 1:  # a step has several batches
+        return 1.0
+    epochs, step_s = run.steps["epoch"], run.steps["step_s"]
+    rows: dict[int, list[int]] = {}
+    for row in compress(range(len(steady)), steady):
+        rows.setdefault(epochs[row], []).append(row)
+    times_s = [sum(step_s[row] for row in each) for each in rows.values()]
+    slower = (slowdown_without_queue(run.steps, each, workers, prefetch) for each in rows.values())
+    sustained_s = sum(map(operator.mul, times_s, slower))
+    return sustained_s / sum(times_s) if sum(times_s) else 1.0
+
+
+def _mean_steady_step(run: Run, steady: Sequence[bool], slower: float) -> StepFigures:
+    """Return the mean steady step; what it takes longer without a queue is waiting."""
+    known = {name: known_mean(compress(run.steps[name], steady)) for name in _OF_A_STEP}
+    step_s, data_s = known["step_s"], known["data_s"]
+    if step_s is not None and data_s is not None:
+        known |= {"step_s": slower * step_s, "data_s": data_s + (slower - 1) * step_s}
+    return cast("StepFigures", known)
+
+
 def start_up_steps(spec: RecordedSpec) -> int:
     """Return the number of steps at the start of an epoch that `steady_steps` leaves out."""
+    workers, prefetch = _workers_of(spec)
+    return _WARM_UP_STEPS - (-workers * prefetch // int(spec.get("accumulate") or 1))
+
+
+def _workers_of(spec: RecordedSpec) -> tuple[int, int]:
+    """Return the loader workers of a run, and how many batches each prefetches."""
     loader = spec.get("loader") or {}
     workers = spec.get("workers") or loader.get("num_workers") or 0
-    prefetch = spec.get("prefetch") or loader.get("prefetch_factor") or 2
-    filling = int(workers) * int(prefetch)
-    return _WARM_UP_STEPS - (-filling // int(spec.get("accumulate") or 1))
+    return int(workers), int(spec.get("prefetch") or loader.get("prefetch_factor") or 2)
 
 
 def whole_turns(steps: int, workers: int) -> int:
-    """Return the steps of whole turns of the workers, as batches come in bursts, one from each."""
-    return max(workers, steps // workers * workers) if workers else steps
+    """Return the steps of whole turns of the workers, as batches come in bursts, one from each.
+
+    They are two turns at least: only a later batch of a worker shows what is left in the queue.
+    """
+    return max(2 * workers, steps // workers * workers) if workers else steps
 
 
 def mean_step(steps: Iterable[StepFigures]) -> StepFigures:
