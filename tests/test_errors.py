@@ -25,6 +25,7 @@ EXIT_CODES = {
     "OutOfMemoryError": 4,
     "MachineError": 5,
     "MissingExtraError": 5,
+    "Undecided": 6,
     "Interrupted": 130,
 }
 

@@ -7,6 +7,7 @@
      ├─ OutOfMemoryError            4  the run does not fit
      ├─ MachineError                5  a part of this machine is missing or full
      │   └─ MissingExtraError       5  an optional dependency is not installed
+     ├─ Undecided                   6  the evidence does not suffice
      └─ Interrupted               130  stopped by the user or a signal
 
 A message says what was expected, what was found and what to do next. Only `cli/` turns an error
@@ -77,6 +78,12 @@ def require_packages(needed_for: str, extra: str, *packages: str) -> None:
             raise MissingExtraError(needed_for, package, extra)
 
 
+class Undecided(StepscopeError):  # noqa: N818 - it is an answer, not an error
+    """The work was done, and the evidence does not suffice for an answer."""
+
+    exit_code = 6
+
+
 class Interrupted(StepscopeError):  # noqa: N818 - stopping is not an error
     """The run was asked to stop."""
 
@@ -85,7 +92,10 @@ class Interrupted(StepscopeError):  # noqa: N818 - stopping is not an error
 
 def error_of(exit_code: int, message: str) -> StepscopeError:
     """Return the error with which another process ended."""
-    kinds = (AnswerIsNo, RequestError, DataError, OutOfMemoryError, MachineError, Interrupted)
+    kinds = (
+        *(AnswerIsNo, RequestError, DataError, OutOfMemoryError),
+        *(MachineError, Undecided, Interrupted),
+    )
     kind = next((kind for kind in kinds if kind.exit_code == exit_code), StepscopeError)
     return kind(message)
 

@@ -1,7 +1,7 @@
 """Which is faster, and how certain is that? Sides of a comparison against the first, the baseline.
 
-Settings of one sweep are compared round by round, all other sides as independent sets of runs. With
-several sides, each interval is widened so that all of them hold together with 95 % confidence.
+Settings of one sweep are compared round by round, all other sides as sets of runs in time. The
+verdicts on several sides hold together: `stats.decide.family`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from stepscope.analyze.comparison_sides import NODE, MeasuredSide, Side, as_text, in_rounds
+from stepscope.analyze.comparison_sides import MeasuredSide, Side, as_text, in_rounds, read_sides
+from stepscope.analyze.comparison_verdict import (
+    SOUGHT_SLOWDOWN,
+    contrast_with,
+    excludes_slowdown,
+    on_other_nodes,
+    rounds_from,
+    runs_each,
+    verdict_on_sides,
+)
 from stepscope.analyze.findings import RunView, warnings_on_steps
 from stepscope.analyze.findings.finding import script_call
 from stepscope.analyze.run_summary import TEMPERATURES, flat_environment
 from stepscope.analyze.throttled_time import throttled_on_one_side
+from stepscope.errors import RequestError
 from stepscope.records import schema
+from stepscope.records.sweep_folder import Sweep
 from stepscope.records.types import (
     CompareAnswer,
     ComparedFigures,
@@ -29,9 +40,8 @@ from stepscope.records.types import (
 )
 from stepscope.settings.load_settings import as_flags
 from stepscope.settings.run_settings import RunSpec
-from stepscope.stats.decide import CANNOT_TELL, NO_DIFFERENCE, Ratio, verdict
+from stepscope.stats.decide import CANNOT_TELL, ERROR, NO_DIFFERENCE, Compared, family
 from stepscope.stats.intervals import interval_of, known_median, median
-from stepscope.stats.ratios import confidence_of_each, ratio_of_rounds, ratio_of_sets, rounds_needed
 
 # --- Differences in settings and machines
 
@@ -200,15 +210,15 @@ def _warnings_on_steps(side: Side) -> list[str]:
 
 
 def _step_s(measured: MeasuredSide) -> float | None:
-    view = RunView(measured.run) if measured.run else None
-    return view.median_s if view and view.step_s else measured.metrics.get("step_s")
+    """Return the mean step, as `sweep` does: a median hides bursts, and the throughput does not."""
+    if (step_s := measured.metrics.get("step_s")) is not None or measured.run is None:
+        return step_s
+    return RunView(measured.run).mean_step_s or None
 
 
 # --- Sides against the baseline
 
 
-CONFIDENCE = 0.95  # of all statements of one comparison together
-SOUGHT_SLOWDOWN = 0.05
 _USUAL_ROUNDS = 6
 
 
@@ -218,91 +228,67 @@ def compare(sides: Sequence[Side]) -> CompareAnswer:
     `fail_if_slower` is left to the caller.
     """
     first, *others = sides
-    baseline, confidence = figures_of(first), confidence_of_each(len(others), CONFIDENCE)
-    compared = [_against(first, other, confidence) for other in others]
+    baseline = figures_of(first)
+    decided = family([contrast_with(first, other) for other in others])
+    error = ERROR / len(others)
+    compared = [
+        _against(first, other, each, error) for other, each in zip(others, decided, strict=True)
+    ]
     wanted = (_rounds_that_decide(each, runs_each(baseline, each)) for each in compared)
     rounds = max(filter(None, wanted), default=None)
+    offer = None if rounds is None else _command_for(sides, rounds)
     return {
+        "verdict": verdict_on_sides(sides, compared, offer),
         "baseline": baseline,
         "others": compared,
-        "confidence": CONFIDENCE,
-        "confidence_of_each": confidence,
+        "confidence": 1 - ERROR,
+        "confidence_of_each": 1 - error,
         "rounds": rounds,
-        "offer": None if rounds is None else _command_for(sides, rounds),
+        "offer": offer,
         "fail_if_slower": None,
     }
 
 
-def runs_each(baseline: ComparedFigures, other: ComparedSide) -> int:
-    """Return the number of runs, or of rounds, that both sides have."""
-    rounds = other["ratio"] and other["ratio"]["rounds"]
-    return min(baseline["runs"], other["runs"]) if rounds is None else rounds
+def compare_settings(sweep: Sweep) -> CompareAnswer | None:
+    """Compare the settings of a sweep with the first one; None if there is nothing to compare."""
+    try:
+        return compare(read_sides([str(sweep.path)]))
+    except RequestError:  # one setting, or trials that cannot be compared
+        return None
 
 
 def _rounds_that_decide(compared: ComparedSide, runs: int) -> int | None:
+    """Return at least how many rounds it takes: the noise is known only roughly."""
     if compared["verdict"] == CANNOT_TELL:
         return max(_USUAL_ROUNDS, runs + 1)
     needed = compared["rounds_needed_for_5_percent"]
-    if compared["verdict"] != NO_DIFFERENCE or needed is None or slower_than(compared) is False:
+    if compared["verdict"] != NO_DIFFERENCE or needed is None or excludes_slowdown(compared):
         return None
-    return max(needed, runs + 1)
+    return max(needed[0], runs + 1)
 
 
-def slower_than(compared: ComparedSide, most_slowdown: float = SOUGHT_SLOWDOWN) -> bool | None:
-    """Return whether the whole interval is below this loss of throughput; None if undecided."""
-    ratio = compared["ratio"]
-    if ratio is None or ratio["low"] is None or ratio["high"] is None:
-        return None
-    if ratio["high"] < 1 - most_slowdown:
-        return True
-    return False if ratio["low"] >= 1 - most_slowdown else None
-
-
-def _against(baseline: Side, other: Side, confidence: float) -> ComparedSide:
-    ratio, warnings = _ratio(baseline, other, confidence), _warnings_about_both(baseline, other)
+def _against(baseline: Side, other: Side, decided: Compared, error: float) -> ComparedSide:
+    ratio, warnings = decided.ratio, _warnings_about_both(baseline, other)
     changed = changed_settings(baseline, other)
     environments = (_environments(baseline), _environments(other))
     differs = _differences(*environments, without=_OF_THE_MOMENT | changed.keys())
     if differs:
         warnings.append(f"ran in a different environment: {as_sentence(differs)}")
-    needed = None
-    if ratio is not None and ratio.noise is not None:
-        needed = rounds_needed(ratio.noise, SOUGHT_SLOWDOWN, confidence=confidence)
     figures = figures_of(other)
     return {
         **figures,
         "ratio": None if ratio is None else cast("RatioRecord", asdict(ratio)),
-        "verdict": verdict(ratio),
+        "verdict": decided.verdict,
         "changed": changed,
         "environment_differs": differs,
         "warnings": [*warnings, *figures["warnings"]],
-        "rounds_needed_for_5_percent": needed,
+        "rounds_needed_for_5_percent": rounds_from(ratio, baseline, other, SOUGHT_SLOWDOWN, error),
     }
-
-
-def _ratio(baseline: Side, other: Side, confidence: float) -> Ratio | None:
-    if _on_other_nodes(baseline, other):
-        return None
-    if not in_rounds(baseline, other):
-        return ratio_of_sets(baseline.rates, other.rates, confidence)
-    ours, theirs = (
-        {each.round: each.samples_per_s for each in side.runs} for side in (baseline, other)
-    )
-    shared = [each for each in ours if each in theirs]
-    return ratio_of_rounds(
-        [ours[each] for each in shared], [theirs[each] for each in shared], confidence
-    )
-
-
-def _on_other_nodes(baseline: Side, other: Side) -> bool:
-    """Return whether two settings of a sweep ran on nodes of different kinds."""
-    kinds = [(side.values or {}).get(NODE) for side in (baseline, other)]
-    return in_rounds(baseline, other) and kinds[0] != kinds[1]
 
 
 def _warnings_about_both(baseline: Side, other: Side) -> list[str]:
     warnings = []
-    if _on_other_nodes(baseline, other):
+    if on_other_nodes(baseline, other):
         warnings.append("ran on a different kind of node and is not compared")
     runs = [[each.run for each in side.runs if each.run] for side in (baseline, other)]
     if shared := {run.path for run in runs[0]} & {run.path for run in runs[1]}:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import ascii_uppercase
+from typing import NamedTuple
 
 from stepscope.analyze.throughput import Throughput, rate_of_trial, throughput_of
 from stepscope.errors import RequestError, nearest
@@ -131,11 +132,15 @@ class MeasuredSide:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison. `left_out` lists the runs that do not count, with the reason."""
+    """One side of a comparison.
+
+    `left_out` lists the runs that do not count, with the reason; `failed` of them are failures.
+    """
 
     name: str
     runs: tuple[MeasuredSide, ...]
     left_out: tuple[str, ...] = ()
+    failed: int = 0
     sweep: Sweep | None = None
     values: Setting | None = None
 
@@ -234,38 +239,47 @@ def _side_of_setting(name: str, sweep: Sweep, values: Setting) -> Side:
     return replace(_side(name, rounds), sweep=sweep, values=values)
 
 
-def _side(name: str, measured: Sequence[tuple[str, MeasuredSide | str]]) -> Side:
-    """Return a side of runs with their names; instead of a run, a text says why it is excluded."""
-    counted = tuple(each for _, each in measured if not isinstance(each, str))
-    left_out = (f"{run} is excluded: {why}" for run, why in measured if isinstance(why, str))
-    return Side(name, counted, tuple(left_out))
+class _LeftOut(NamedTuple):
+    """Why a run does not count."""
+
+    why: str
+    failed: bool = False
 
 
-def _measured_run(run: Run) -> MeasuredSide | str:
+def _side(name: str, measured: Sequence[tuple[str, MeasuredSide | _LeftOut]]) -> Side:
+    counted = tuple(each for _, each in measured if isinstance(each, MeasuredSide))
+    left_out = [(run, each) for run, each in measured if isinstance(each, _LeftOut)]
+    reasons = (f"{run} is excluded: {each.why}" for run, each in left_out)
+    return Side(name, counted, tuple(reasons), sum(each.failed for _, each in left_out))
+
+
+def _measured_run(run: Run) -> MeasuredSide | _LeftOut:
     if run.status != schema.COMPLETED:
-        return _how_it_ended(run.status, run.info.get("reason"))
+        return _ended(run.status, run.info.get("reason"))
     rate, basis = throughput_of(run)
-    return f"no throughput: {basis}" if rate is None else MeasuredSide(rate, basis, run)
+    return _LeftOut(f"no throughput: {basis}") if rate is None else MeasuredSide(rate, basis, run)
 
 
-def _measured_trial(sweep: Sweep, trial: Trial) -> MeasuredSide | str:
+def _measured_trial(sweep: Sweep, trial: Trial) -> MeasuredSide | _LeftOut:
     if trial.status != schema.COMPLETED:
-        return _how_it_ended(trial.status, trial.reason)
+        return _ended(trial.status, trial.reason)
     folder = sweep.folder_of(trial)
     run = load_run(folder) if (folder / schema.RUN).exists() else None
     rate, basis = rate_of_trial(trial.metrics)
     if rate is None:
         rate, basis = throughput_of(run) if run else Throughput(None, "its run folder is missing")
     if rate is None:
-        return f"no throughput: {basis}"
+        return _LeftOut(f"no throughput: {basis}")
     return MeasuredSide(rate, basis, run, trial.repeat, trial.metrics)
 
 
-def _how_it_ended(status: str, reason: str | None) -> str:
-    if status == schema.RUNNING:
-        return "still running"
-    ended = status.replace("_", " ")
-    return f"{ended} ({reason})" if reason else ended
+_NO_FAILURE = (schema.PENDING, schema.RUNNING, schema.INTERRUPTED)
+
+
+def _ended(status: str, reason: str | None) -> _LeftOut:
+    ended = "still running" if status == schema.RUNNING else status.replace("_", " ")
+    why = f"{ended} ({reason})" if reason else ended
+    return _LeftOut(why, failed=status not in _NO_FAILURE)
 
 
 # --- Groups of runs with the same settings and machine
@@ -308,6 +322,11 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         Group(name if by_name else _name(values, members[0]), tuple(members), values)
         for name, (values, members) in zip(given, found.values(), strict=True)
     ]
+
+
+def side_of_group(group: Group) -> Side:
+    """Return a group of runs as one side of a comparison."""
+    return _side_of_runs(group.name, group.runs)
 
 
 def groups_of(sweep: Sweep) -> list[Group]:

@@ -7,12 +7,11 @@ import sys
 
 from stepscope.analyze import comparison
 from stepscope.analyze.comparison_sides import read_sides
+from stepscope.analyze.comparison_verdict import check_slowdown
 from stepscope.cli.completion import RunText
 from stepscope.cli.streams import AsJson, print_answer
-from stepscope.errors import AnswerIsNo, RequestError
-from stepscope.records.types import CompareAnswer, SlowdownCheck
+from stepscope.errors import AnswerIsNo, RequestError, Undecided
 from stepscope.report.terminal.compare_table import print_comparison
-from stepscope.units import format_share
 
 _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)\s*", re.ASCII)
 
@@ -20,7 +19,8 @@ _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)\s*", re.ASCII)
 def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = False) -> int:
     """Compare runs, sets of runs or settings of a sweep with the first one, the baseline.
 
-    The exit code is 1 if one is certainly slower than --fail-if-slower allows.
+    With --fail-if-slower, the exit code is 0 if every side is shown to be within the limit, 1 if
+    one is shown to be slower or has no completed run, and 6 if the runs do not suffice to tell.
 
     Parameters
     ----------
@@ -28,41 +28,22 @@ def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = F
         What to compare: a run folder; a set of runs, a,b,c or a folder of runs; a sweep folder,
         for all its settings; one setting of a sweep, SWEEP:workers=2.
     fail_if_slower
-        Exit with 1 if a side certainly loses more than this of the baseline's throughput: 5% or
-        0.05.
+        Exit with 1 if a side loses more than this of the baseline's throughput, 5% or 0.05; with 6
+        if undecided.
     """
     most_slowdown = None if fail_if_slower is None else _read_share(fail_if_slower)
-    found = comparison.compare(read_sides(sides))
-    limited = None if most_slowdown is None else _check_slowdown(found, most_slowdown)
+    read = read_sides(sides)
+    found = comparison.compare(read)
+    limited = None if most_slowdown is None else check_slowdown(read, most_slowdown)
     found["fail_if_slower"] = limited
     print_answer(found, print_comparison, as_json=json)
-    if most_slowdown is None or limited is None:
+    if limited is None:
         return 0
-    share = format_share(most_slowdown)
-    for answer, names in (
-        ("{} is slower than the baseline by more than {}", limited["slower"]),
-        ("{} is not slower than the baseline by more than {}", limited["not_slower"]),
-        (
-            "undecided whether {} is slower than the baseline by more than {}: use more rounds",
-            limited["cannot_tell"],
-        ),
-    ):
-        for name in names:
-            print(f"stepscope: {answer.format(name, share)}", file=sys.stderr)
-    return AnswerIsNo.exit_code if limited["slower"] else 0
-
-
-def _check_slowdown(found: CompareAnswer, most_slowdown: float) -> SlowdownCheck:
-    """Group the sides by whether they are slower than permitted."""
-    names: dict[bool | None, list[str]] = {True: [], False: [], None: []}
-    for each in found["others"]:
-        names[comparison.slower_than(each, most_slowdown)].append(each["name"])
-    return {
-        "most_slowdown": most_slowdown,
-        "slower": names[True],
-        "not_slower": names[False],
-        "cannot_tell": names[None],
-    }
+    for message in limited["messages"]:
+        print(f"stepscope: {message}", file=sys.stderr)
+    if limited["slower"]:
+        return AnswerIsNo.exit_code
+    return Undecided.exit_code if limited["cannot_tell"] else 0
 
 
 def _read_share(text: str) -> float:

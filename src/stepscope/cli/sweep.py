@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from stepscope.analyze.comparison import compare_settings
 from stepscope.analyze.sweep_summary import rows_of
 from stepscope.cli.end_of_run import close_trials, display_of_trials, refuse_flags
 from stepscope.cli.script_arguments import MARK, refuse_launcher
@@ -160,7 +161,13 @@ def sweep(
             )
             with runner_at(place) as runner:
                 done = sweep_run.start(workload, request, display, runner)
-    answer: SweepAnswer = {**done.info, "rows": rows_of(done), "path": str(done.path)}
+    compared = compare_settings(done)
+    answer: SweepAnswer = {
+        **done.info,
+        "verdict": None if compared is None else compared["verdict"],
+        "rows": rows_of(done),
+        "path": str(done.path),
+    }
     close_trials(answer, done, print_sweep, as_json=json)
     if any(trial.status == schema.COMPLETED for trial in done.trials):
         return 0

@@ -1314,19 +1314,21 @@ class ComparedSide(ComparedFigures):
     verdict: str
     changed: Mapping[str, Difference]
     environment_differs: Mapping[str, Difference]
-    rounds_needed_for_5_percent: int | None
+    rounds_needed_for_5_percent: tuple[int, int | None] | None
 
 
 class SlowdownCheck(TypedDict):
-    """The sides by whether they are slower than `--fail-if-slower` permits."""
+    """The sides by whether they are slower than `--fail-if-slower` permits, and why."""
 
     most_slowdown: float
     slower: list[str]
     not_slower: list[str]
     cannot_tell: list[str]
+    messages: list[str]
 
 
 class CompareAnswer(TypedDict):
+    verdict: Verdict
     baseline: ComparedFigures
     others: list[ComparedSide]
     confidence: float
@@ -1559,6 +1561,9 @@ class GroupRow(RoundFigures):
 
 
 class SweepAnswer(SweepRecord):
+    """The record of a sweep with its rows; `verdict` is None with one setting."""
+
+    verdict: Verdict | None
     rows: list[SweepRow]
     path: str
 

@@ -126,9 +126,9 @@ def test_a_sweep_over_batch_sizes_shows_the_time_of_a_mini_batch(tmp_path):
     assert len(charts["Time of every epoch"].panels()) == 2
 
 
-def test_the_graph_of_a_sweep_marks_the_fastest_with_its_interval(tmp_path):
+def test_the_graph_of_a_sweep_marks_the_setting_to_use_and_has_intervals(tmp_path):
     sweep = load_sweep(write_sweep_of_runs(tmp_path, b8=(2.0, 2.01, 2.02), b32=(1.0, 1.01, 1.02)))
-    chart = sweep_chart(rows_of(sweep))
+    chart = sweep_chart(rows_of(sweep), "batch_size=32")
     assert [(mark.x, mark.chosen) for mark in chart.marks] == [(8, False), (32, True)]
     assert all(mark.low < mark.y < mark.high for mark in chart.marks)
 

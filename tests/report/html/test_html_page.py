@@ -280,7 +280,7 @@ def test_the_page_of_a_sweep_names_the_fastest_and_how_sure_that_is(tmp_path):
         "Undecided: batch_size=32 looks fastest, but there are too few rounds to tell. "
         "Repeat each setting at least three times."
     )
-    assert shown.verdict[1].startswith("batch_size=32 has the highest median: ")
+    assert len(shown.verdict) == 1
     assert [row[0] for row in shown.figures[0].rows] == ["batch_size=8", "batch_size=32"]
 
 

@@ -119,7 +119,7 @@ class RunView:
 
     def of_a_step(self, took_s: float | None) -> str:
         """Describe a part of a step: `3 ms of a step of 12 ms`."""
-        return f"{format_duration(took_s or 0.0)} of a step of {format_duration(self.median_s)}"
+        return f"{format_duration(took_s or 0.0)} of a step of {format_duration(self.mean_step_s)}"
 
     @property
     def mean_step_s(self) -> float:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from stepscope.analyze.comparison_sides import Group, as_text, name_of
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
-from stepscope.records.types import RoundFigures, SweepRow
+from stepscope.records.types import SweepRow
 from stepscope.report.charts.chart import Chart, ChartMark, Kind, with_interval
 from stepscope.report.charts.run_charts import epoch_marks, learning_charts, memory_by_time
 from stepscope.report.html.page_content import Section
@@ -104,12 +103,11 @@ def _phase_s(run: Run, *names: str) -> float | None:
 # --- Throughput of a sweep
 
 
-Row = TypeVar("Row", bound=RoundFigures)
+def sweep_chart(rows: Sequence[SweepRow], chosen: str | None = None) -> Chart:
+    """Return the chart of throughput: the first axis on x, the others as series.
 
-
-def sweep_chart(rows: Sequence[SweepRow]) -> Chart:
-    """Return the chart of throughput: the first axis on x, the others as series."""
-    best = fastest(rows)
+    `chosen` is the name of the setting to use, if one is shown to be faster than the first.
+    """
     axes = list(rows[0]["values"]) if rows else []
     x = axes[0] if axes else "setting"
     marks = []
@@ -121,24 +119,7 @@ def sweep_chart(rows: Sequence[SweepRow]) -> Chart:
         if rate["median"] is not None:
             series = name_of({axis: values.get(axis) for axis in axes[1:]})
             ends = (rate["low"], rate["high"])
-            marks.append(ChartMark(place, rate["median"], series, "", *ends, chosen=row is best))
+            mark = name_of(values) == chosen
+            marks.append(ChartMark(place, rate["median"], series, "", *ends, chosen=mark))
     title = f"Throughput by {' and '.join(axes) or 'setting'}".replace("_", " ")
     return Chart(title, "points", x.replace("_", " "), "samples/s", marks)
-
-
-def fastest(rows: Iterable[Row]) -> Row | None:
-    """Return the setting of the highest median."""
-    known = [row for row in rows if row["samples_per_s"]["median"] is not None]
-    return max(known, key=lambda row: row["samples_per_s"]["median"] or 0.0, default=None)
-
-
-def as_fast(best: Row, rows: Iterable[Row]) -> list[Row]:
-    """Return the other settings whose intervals overlap the best one's, or are unknown."""
-    low = best["samples_per_s"]["low"]
-    others = []
-    for row in rows:
-        rate = row["samples_per_s"]
-        meets = low is None or rate["high"] is None or rate["high"] >= low
-        if row is not best and rate["median"] is not None and meets:
-            others.append(row)
-    return others

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from stepscope.analyze.comparison_sides import Group, groups_of, name_of
+from stepscope.analyze.comparison import compare, compare_settings
+from stepscope.analyze.comparison_sides import Group, groups_of, name_of, side_of_group
+from stepscope.analyze.comparison_verdict import best_of
 from stepscope.analyze.sweep_summary import rate_interval, rows_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
-from stepscope.records.types import GroupFigures, GroupRow
-from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
+from stepscope.records.types import CompareAnswer, GroupFigures, GroupRow
+from stepscope.report.charts.sweep_charts import sections_of_groups, sweep_chart
 from stepscope.report.html.page_content import Document, Section
 from stepscope.report.html.run_page import about
-from stepscope.report.terminal.sweep_table import SETTING_COLUMNS, answer_of_sweep, setting_cells
+from stepscope.report.terminal.sweep_table import SETTING_COLUMNS, setting_cells
 from stepscope.report.terminal.table_style import FigureList
 from stepscope.stats.intervals import known_median
 
@@ -27,7 +29,8 @@ def document_of_groups(groups: Sequence[Group]) -> Document:
         [[run.path.name, group.name, about(run)] for group in groups for run in group.runs],
     )
     names = "; ".join(group.name for group in groups)
-    return _document(f"{count} runs", names, rows, sections_of_groups(groups), runs)
+    found = None if len(groups) < 2 else compare([side_of_group(group) for group in groups])
+    return _document(f"{count} runs", names, rows, sections_of_groups(groups), runs, found)
 
 
 def document_of_sweep(sweep: Sweep) -> Document:
@@ -48,8 +51,11 @@ def document_of_sweep(sweep: Sweep) -> Document:
     done = sum(trial.status == schema.COMPLETED for trial in sweep.trials)
     title = str(sweep.info.get("name") or sweep.path.name)
     count = f"{len(rows)} settings, {done} of {len(sweep.trials)} trials completed"
-    sections = sections_of_groups(groups_of(sweep), sweep_chart(settings))
-    return _document(title, count, rows, sections, trials, answer_of_sweep(sweep))
+    found = compare_settings(sweep)
+    best = None if found is None else best_of(found["others"])
+    chart = sweep_chart(settings, None if best is None else best["name"])
+    sections = sections_of_groups(groups_of(sweep), chart)
+    return _document(title, count, rows, sections, trials, found)
 
 
 def _document(
@@ -58,13 +64,17 @@ def _document(
     rows: list[GroupRow],
     sections: Sequence[Section],
     appendix: FigureList,
-    answer: str | None = None,
+    found: CompareAnswer | None,
 ) -> Document:
     cells = [[row["name"], *setting_cells(row)] for row in rows]
     figures = FigureList("Side by side", ["setting", *SETTING_COLUMNS], cells)
-    verdict = [*([answer] if answer else []), *_verdict(rows)]
     values: GroupFigures = {"groups": rows}
-    return Document(title, subtitle, verdict, [], [figures], sections, values, [appendix])
+    sentences, command = [_sentence(rows)], None
+    if found is not None and any(row["samples_per_s"]["median"] for row in rows):
+        sentences, command = [found["verdict"]["text"]], found["verdict"]["command"]
+    return Document(
+        title, subtitle, sentences, [], [figures], sections, values, [appendix], command=command
+    )
 
 
 def _row(group: Group) -> GroupRow:
@@ -84,22 +94,11 @@ def _row(group: Group) -> GroupRow:
     }
 
 
-def _verdict(rows: Sequence[GroupRow]) -> Iterator[str]:
-    """Yield sentences on the fastest setting, and on those that tie with it."""
-    best = fastest(rows)
-    if best is None:
-        yield "Nothing to compare: no completed run has a throughput."
-        return
-    rate = best["samples_per_s"]
+def _sentence(rows: Sequence[GroupRow]) -> str:
+    """Return the throughput of a setting that there is nothing to compare with."""
+    row = next((row for row in rows if row["samples_per_s"]["median"] is not None), None)
+    if row is None:
+        return "Nothing to compare: no completed run has a throughput."
+    rate = row["samples_per_s"]
     sure = "" if rate["low"] is None else f" (95 %: {rate['low']:,.0f} to {rate['high']:,.0f})"
-    if len(rows) == 1:
-        yield f"{best['name']}: {rate['median']:,.0f} samples/s{sure}."
-        return
-    yield f"{best['name']} has the highest median: {rate['median']:,.0f} samples/s{sure}."
-    tied = [row["name"] for row in as_fast(best, rows)]
-    if rate["low"] is None:
-        yield "It ran once: repeat it at least three times for an interval."
-    elif tied:
-        yield f"Not measurably slower (the intervals overlap or are unknown): {'; '.join(tied)}."
-    else:
-        yield "Its interval overlaps no other. For the ratios, use `stepscope compare`."
+    return f"{row['name']}: {rate['median']:,.0f} samples/s{sure}."

@@ -6,11 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from stepscope.analyze.comparison import as_sentence, runs_each, slower_than
+from stepscope.analyze.comparison import as_sentence
+from stepscope.analyze.comparison_verdict import (
+    ends_of,
+    excludes_slowdown,
+    format_rounds,
+    runs_each,
+)
 from stepscope.records import schema
-from stepscope.records.types import CompareAnswer, ComparedFigures, ComparedSide
+from stepscope.records.types import CompareAnswer, ComparedFigures, ComparedSide, Verdict
 from stepscope.report.terminal.table_style import print_prose, print_rows, printable, say
-from stepscope.stats.decide import CANNOT_TELL, FASTER, NO_DIFFERENCE
+from stepscope.stats.decide import NO_DIFFERENCE
 from stepscope.units import (
     duration_format,
     format_bytes,
@@ -20,75 +26,28 @@ from stepscope.units import (
 )
 
 _NAME_WIDTH = 20
-_WIDE = 1.2  # the ends of an interval that decides nothing
 
 
 def print_comparison(console: Console, found: CompareAnswer) -> None:
     """Print throughput and verdicts, the other figures, warnings, and the answer."""
     sides = [found["baseline"], *found["others"]]
-    _print_rows(console, _totals(sides), ("runs", "step", "peak memory", "test accuracy"))
+    _print_rows(console, _totals(sides), ("runs", "mean step", "peak memory", "test accuracy"))
     _print_rows(console, [*map(_phases, sides)], schema.PHASES)
     _print_rows(console, _throughput(found), ("samples/s", "ratio", "95 % interval", "verdict"))
     for line in _lines(found):
         print_prose(console, printable(line))
-    if found["offer"]:
-        say(console, f"To find out: {printable(found['offer'])}")
-    elif found["rounds"]:
+    console.print()
+    print_conclusion(console, found["verdict"])
+    if found["rounds"] and not found["offer"]:
         times = f"{found['rounds']} times"
         say(console, f"To find out, run each {times}, in turn, and compare the sets.")
-    console.print()
-    print_prose(console, printable(conclusion_of(found)), style="bold")
 
 
-def conclusion_of(found: CompareAnswer) -> str:
-    """Return in one sentence which side to use, and what it brings against the baseline."""
-    baseline, others = found["baseline"]["name"], found["others"]
-    known = [(seen["ratio"], each) for each in others if (seen := each["ratio"]) is not None]
-    faster = [pair for pair in known if pair[1]["verdict"] == FASTER]
-    if faster:
-        ratio, best = max(faster, key=lambda pair: pair[0])
-        name = best["name"]
-        return f"Use {name}: {_times(ratio)} times faster than {baseline}{_interval(best)}."
-    if any(each["verdict"] == CANNOT_TELL for each in others):
-        looks = [(1.0, baseline), *((ratio, each["name"]) for ratio, each in known)]
-        return (
-            f"Undecided: {max(looks)[1]} looks fastest, but there are too few rounds to tell. "
-            "Repeat each setting at least three times."
-        )
-    ratio, best = max(known, key=lambda pair: pair[0])
-    name = best["name"]
-    if best["verdict"] == NO_DIFFERENCE and _is_wide(best):
-        return (
-            f"Undecided: {name} looks {_times(ratio)} times as fast as {baseline}, but the rounds "
-            f"differ too much to tell{_interval(best)}. Use more rounds, on a quiet machine."
-        )
-    if len(others) > 1:
-        return f"Keep {baseline}: none of the {len(others)} others is measurably faster."
-    if best["verdict"] == NO_DIFFERENCE:
-        return f"Keep {baseline}: {name} is not measurably faster or slower{_interval(best)}."
-    return f"Keep {baseline}: {name} is slower, {_times(ratio)} times as fast{_interval(best)}."
-
-
-def _ends(each: ComparedSide) -> tuple[float, float] | None:
-    """Return the interval of the ratio to the baseline; None if it is unknown."""
-    ratio = each["ratio"]
-    if ratio is None or ratio["low"] is None or ratio["high"] is None:
-        return None
-    return ratio["low"], ratio["high"]
-
-
-def _is_wide(each: ComparedSide) -> bool:
-    ends = _ends(each)
-    return ends is None or ends[1] > _WIDE * ends[0]
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g}" if ratio < 10 else f"{ratio:,.0f}"
-
-
-def _interval(each: ComparedSide) -> str:
-    ends = _ends(each)
-    return "" if ends is None else f" ({_times(ends[0])} to {_times(ends[1])})"
+def print_conclusion(console: Console, verdict: Verdict) -> None:
+    """Print which side to use, and the command that decides what is open."""
+    print_prose(console, printable(verdict["text"]), style="bold")
+    if verdict["command"]:
+        say(console, f"To find out: {printable(verdict['command'])}")
 
 
 _Rows = list[list[str]]
@@ -148,8 +107,8 @@ def _lines(found: CompareAnswer) -> Iterator[str]:
             yield f"{each['name']}: {warning}"
     if len(others) > 1:
         yield (
-            f"The {len(others)} intervals hold together with {found['confidence'] * 100:.0f} % "
-            f"confidence ({found['confidence_of_each'] * 100:.4g} % each)."
+            f"The {len(others)} verdicts and intervals hold together with "
+            f"{found['confidence'] * 100:.0f} % confidence."
         )
     yield from (_answer(each, baseline) for each in others)
 
@@ -157,7 +116,7 @@ def _lines(found: CompareAnswer) -> Iterator[str]:
 def _answer(each: ComparedSide, baseline: ComparedFigures) -> str:
     """Return the result for one side in a sentence."""
     ratio, both = each["ratio"], (each["name"], baseline["name"])
-    ends = _ends(each)
+    ends = ends_of(each)
     if ratio is None or ends is None:
         why = "too few rounds for an interval, at least 3 are needed"
         if ratio is None:
@@ -168,9 +127,8 @@ def _answer(each: ComparedSide, baseline: ComparedFigures) -> str:
     if each["verdict"] != NO_DIFFERENCE:
         return f"{each['name']} is {each['verdict']} than {baseline['name']}: {seen}."
     answer = f"No difference detected between {' and '.join(both)}: {seen}"
-    if slower_than(each) is False:
+    if excludes_slowdown(each):
         return f"{answer}. A slowdown of 5 % is excluded."
-    rounds = each["rounds_needed_for_5_percent"]
-    needed = f"{rounds} rounds" if rounds else "more than 200 rounds"
+    needed = format_rounds(each["rounds_needed_for_5_percent"])
     runs = runs_each(baseline, each)
     return f"{answer}. To detect a slowdown of 5 %, use {needed}; {runs} were run."

@@ -6,17 +6,16 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from stepscope.analyze.comparison import compare
-from stepscope.analyze.comparison_sides import NODE, kinds_of, read_sides
+from stepscope.analyze.comparison import compare_settings
+from stepscope.analyze.comparison_sides import NODE, kinds_of
 from stepscope.analyze.sweep_summary import rows_of
 from stepscope.analyze.throughput import rate_of_trial
-from stepscope.errors import RequestError
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.records.types import RoundFigures, RunMessage, SettingValue
 from stepscope.report.progress_bar import LiveDisplay
-from stepscope.report.terminal.compare_table import conclusion_of
-from stepscope.report.terminal.table_style import print_prose, print_rows, printable, say
+from stepscope.report.terminal.compare_table import print_conclusion
+from stepscope.report.terminal.table_style import print_rows, say
 from stepscope.units import (
     format_bytes,
     format_clock,
@@ -27,7 +26,9 @@ from stepscope.units import (
     format_share,
 )
 
-SETTING_COLUMNS = (*("runs", "samples/s", "95 % interval", "step", "waits", "memory", "accuracy"),)
+SETTING_COLUMNS = (
+    *("runs", "samples/s", "95 % interval", "mean step", "waits", "memory", "accuracy"),
+)
 
 
 class SweepDisplay(LiveDisplay):
@@ -132,15 +133,7 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
         *sorted(failures),
         f"Sweep: {sweep.path}",
     )
-    answer = answer_of_sweep(sweep)
-    if answer is not None:
+    found = compare_settings(sweep)
+    if found is not None:
         say(console, f"All ratios: stepscope compare {format_path(sweep.path)}", "")
-        print_prose(console, printable(answer), style="bold")
-
-
-def answer_of_sweep(sweep: Sweep) -> str | None:
-    """Return which setting to use, against the first one; None if there is nothing to compare."""
-    try:
-        return conclusion_of(compare(read_sides([str(sweep.path)])))
-    except RequestError:  # one setting, or trials that cannot be compared
-        return None
+        print_conclusion(console, found["verdict"])
