@@ -23,12 +23,12 @@ from stepscope.errors import DISK_FULL_ERRNOS, MachineError, StepscopeError, dis
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Profile": {
         "trace": ("trace:trace", "Profile your training script, unchanged"),
-        "run": ("run:run", "Train a model of the zoo or your own, and record it"),
+        "run": ("run:run", "Train and record a built-in model, or your own"),
         "resume": ("resume:resume", "Continue a stopped run from its checkpoint"),
     },
     "Understand": {
-        "report": ("report:report", "Write the page of a run: findings, tables, charts"),
-        "compare": ("compare:compare", "Compare runs: which is faster, with intervals"),
+        "report": ("report:report", "Write an HTML report: findings, tables, charts"),
+        "compare": ("compare:compare", "Compare runs, with confidence intervals"),
         "serve": ("serve:serve", "Show runs in a browser, live"),
         "export": ("export:export", "Export a run to other tools"),
     },
@@ -37,23 +37,23 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "max-batch": ("max_batch:max_batch", "Find the largest batch that fits in memory"),
         "bottleneck": (
             "bottleneck:bottleneck",
-            "Find the bottleneck: compute, preprocessing or storage",
+            "Find what limits a built-in model: compute or data",
         ),
-        "memory": ("memory:memory", "Forecast the memory of a run, item by item"),
+        "memory": ("memory:memory", "Forecast the memory of a built-in model, item by item"),
     },
     "Experiment": {
-        "sweep": ("sweep:sweep", "Run a grid of settings in random rounds"),
-        "lab": ("lab:lab", "Run the experiment of a lab sheet or paper by name"),
-        "scale": ("scale:scale", "Measure and predict the gain from more processes"),
+        "sweep": ("sweep:sweep", "Try combinations of settings, each several times"),
+        "lab": ("lab:lab", "Run an experiment of a course or paper by name"),
+        "scale": ("scale:scale", "Predict the speed-up from more training processes"),
     },
     "Model": {
         "summary": ("summary:summary", "Show layers, shapes, parameters and multiply-adds"),
-        "accel": ("accel:app", "Estimate, score and search networks for an accelerator"),
+        "accel": ("accel:app", "Estimate energy and cycles on a modelled accelerator"),
     },
     "Set-up": {
-        "doctor": ("doctor:doctor", "Check what this machine can measure"),
+        "doctor": ("doctor:doctor", "Check what stepscope can measure on this machine"),
         "data": ("data:app", "Get and verify data sets"),
-        "completion": ("completion:completion", "Print the completion script of a shell"),
+        "completion": ("completion:completion", "Print a tab-completion script for your shell"),
     },
 }
 _RENAMED = {
@@ -63,19 +63,25 @@ _RENAMED = {
 }
 _TAKE_A_SCRIPT = ("max-batch", "sweep", "workers")  # after --
 _USAGE = {
+    "workers": "Usage: stepscope workers [OPTIONS] [SPEC.toml]\n"
+    "       stepscope workers [OPTIONS] -- SCRIPT [ARGS]",
+    "sweep": "Usage: stepscope sweep [OPTIONS] [SPEC.toml] --over KEY=V1,V2,...\n"
+    "       stepscope sweep [OPTIONS] --over KEY=V1,V2,... -- SCRIPT [ARGS]",
     "trace": "Usage: stepscope trace [OPTIONS] SCRIPT [ARGS]",
     "max-batch": "Usage: stepscope max-batch [OPTIONS] MODEL\n"
     "       stepscope max-batch [OPTIONS] -- SCRIPT [ARGS]",
 }
 # They take every setting of `run`, and list only their own flags.
 _TAKE_SETTINGS = ("workers", "max-batch", "bottleneck", "memory", "sweep", "lab")
-_SETTINGS_TOO = "Settings of `stepscope run` are accepted too: --help-settings lists them."
-_ABOUT = "Find where the time, the memory and the energy of PyTorch training go."
+_SETTINGS_TOO = (
+    "Also accepts the settings of `stepscope run`, such as --max-steps: see --help-settings."
+)
+_ABOUT = "See where PyTorch training spends time, memory and energy, and what to change."
 _START = f"""{_ABOUT}
 
-  Profile your script:      stepscope trace train.py
-  Make its loader faster:   stepscope workers -- train.py
-  Try it without a script:  stepscope run
+  Profile your script:            stepscope trace train.py
+  Choose its number of workers:   stepscope workers -- train.py
+  Try it without a script:        stepscope run
 
 All commands: stepscope --help"""
 _HOW_TO_SEE_MORE = "set STEPSCOPE_TRACEBACK=1 to see where"

@@ -108,33 +108,33 @@ def sweep(
 ) -> int:
     """Run every combination of some settings, in rounds, each trial in its own process.
 
-    `stepscope sweep [SPEC.toml] [flags] --over KEY=V1,V2,…` varies a training of ours;
-    `stepscope sweep --over workers=0,2,4 -- train.py ARGS` a script of your own.
+    `stepscope sweep [SPEC.toml] [flags] --over KEY=V1,V2,…` varies the training of a built-in
+    model, `stepscope sweep --over workers=0,2,4 -- train.py ARGS` your own script.
 
     Parameters
     ----------
     command
         A TOML file of settings or, after --, a script and its arguments.
     over
-        An axis and its values, KEY=V1,V2,…; once for each axis. A script's own flag is written
-        arg:--lr=0.1,0.01.
+        A setting to vary and its values, KEY=V1,V2,…; repeat it to vary several. A flag of
+        the script is written arg:--lr=0.1,0.01.
     repeats
-        Number of rounds; each runs every setting once. [default: 6]
+        How many times to run each combination. [default: 6]
     mode
-        train, or load (drive the loader without training). [default: train]
+        train: train; load: only iterate over the loader. [default: train]
     time_limit
-        End a trial after this many seconds.
+        End each run after this many seconds.
     order_seed
-        Seed of the random order of each round; recorded.
+        Seed of the random order of runs; recorded with the sweep.
     on
-        Where to run the trials: here, one at a time, or ray, one at a time on each node of a
-        cluster. [default: here]
+        here: on this machine; ray: on a Ray cluster. Each machine runs one trial at a time.
+        [default: here]
     address
         The Ray cluster, HOST:PORT. [default: auto, the cluster of this machine]
     mix_nodes
-        Compare trials even if their nodes are of different kinds.
+        Compare runs even if they ran on different kinds of nodes.
     resume
-        Continue the stopped sweep in this folder; takes only --on and --address besides.
+        Continue the stopped sweep in this folder. Only --on and --address may be added.
     """
     refuse_launcher("sweep")
     with display_of_trials(SweepDisplay) as display:

@@ -38,21 +38,21 @@ def trace(
     command
         The script and its arguments.
     module
-        Run a module instead, as python -m does.
+        Run a module instead of a script, as python -m does.
     out
-        The folder in which to create the run folder.
+        Where to put the run folder.
     name
-        The name of the run; the script's name by default.
+        Name of the run. [default: the script's name]
     max_steps
         End the script after this many training steps.
     layers
         Time every layer for this many steps, and list the slowest.
     energy
-        Read the energy sensors of this machine: all that work, or none.
+        auto: read every energy sensor that works; off: read none.
     hang_after
-        Show all stacks after this long without a step; 0 for never.
+        Print all Python stacks if no step ends for this long, such as 5m; 0: never.
     on_hang
-        What to do then besides: only warn, or stop the script.
+        After that: warn and continue, or stop the script.
     """
     if module is None and not command:
         raise RequestError("no script given: stepscope trace [options] SCRIPT [ARGS]")
