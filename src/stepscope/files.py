@@ -6,6 +6,7 @@ only read start faster without them.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -69,10 +70,31 @@ def replace_file(
         part.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, content: Iterable[bytes]) -> None:
-    """Replace a file of the data folder."""
+def sync(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, would survive a power cut."""
+    file = os.open(path, os.O_RDONLY)
     try:
-        replace_file(path, content)
+        os.fsync(file)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems do not sync folders
+            raise
+    finally:
+        os.close(file)
+
+
+def sync_and_move(part: Path, target: Path) -> None:
+    """Rename a file so that a power cut leaves the old one or the new one, never an empty one."""
+    sync(part)
+    part.replace(target)
+    sync(target.parent)
+
+
+def write_atomically(
+    path: Path, content: Iterable[bytes], move: Callable[[Path, Path], object] = Path.replace
+) -> None:
+    """Replace a file of the data folder, or with another `move` of a run folder."""
+    try:
+        replace_file(path, content, move)
     except OSError as error:
         raise cannot_write(error, str(path)) from error
 

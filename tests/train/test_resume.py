@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from user_networks import DROPOUT, same_weights
 
 from stepscope.errors import DataError, RequestError
+from stepscope.records import run_folder
 
 # The loop looks for a stop before it takes a batch or a step, and twice after a test: a test of two
 # batches takes five looks, an epoch of six steps takes six.
@@ -101,8 +103,53 @@ def test_the_epoch_in_which_it_was_stopped_has_the_time_of_both_parts(train, sto
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint"])
 def test_a_damaged_checkpoint_is_said_to_be_one(train, stopped, damage):
     (stopped / "checkpoint.pt").write_bytes(damage)
+    (stopped / "checkpoint.earlier.pt").unlink()
     with pytest.raises(DataError, match="Remove that file"):
         train(stopped)
+
+
+def cut_last_row(table):
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+
+
+def keep_header(table):
+    table.write_text(table.read_text().splitlines(keepends=True)[0])
+
+
+def empty(table):
+    table.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [cut_last_row, keep_header, empty, Path.unlink])
+@pytest.mark.parametrize("table", ["steps.csv", "epochs.csv"])
+def test_a_run_goes_back_to_before_missing_rows(train, trained, stopped, table, damage):
+    damage(stopped / table)
+    run_folder.RunFolder(stopped).restore_missing_files()
+    with pytest.warns(UserWarning, match="rows from before checkpoint.pt are missing"):
+        resumed = train(stopped)
+    assert resumed.steps["loss"] == trained().steps["loss"]
+    assert resumed.epochs["loss"] == trained().epochs["loss"]
+    assert same_weights(resumed, trained())
+    assert "went_back" in [event["event"] for event in resumed.events]
+
+
+def test_a_run_goes_back_no_further_than_it_must(train, trained):
+    stopped = train(looks_before_stop=IN_THE_SECOND_EPOCH)
+    cut_last_row(stopped.path / "steps.csv")
+    before = (stopped.path / "steps.csv").read_text().splitlines()[:7]
+    with pytest.warns(UserWarning, match="are missing"):
+        resumed = train(stopped.path)
+    after = (stopped.path / "steps.csv").read_text().splitlines()
+    assert after[:7] == before, "the first epoch is not trained again"
+    assert resumed.steps["loss"] == trained().steps["loss"]
+    assert not (stopped.path / "checkpoint.earlier.pt").exists(), "not needed any more"
+
+
+def test_an_earlier_checkpoint_replaces_a_damaged_one(train, trained, stopped):
+    (stopped / "checkpoint.pt").write_bytes(b"\0" * 512)
+    with pytest.warns(UserWarning, match="cannot resume from"):
+        resumed = train(stopped)
+    assert same_weights(resumed, trained())
 
 
 def test_a_checkpoint_is_read_without_running_what_is_in_it(train, stopped, tmp_path):
@@ -111,6 +158,7 @@ def test_a_checkpoint_is_read_without_running_what_is_in_it(train, stopped, tmp_
             return (open, (str(tmp_path / "it ran"), "w"))
 
     torch.save({"model": Hostile()}, stopped / "checkpoint.pt")
+    (stopped / "checkpoint.earlier.pt").unlink()
     with pytest.raises(DataError):
         train(stopped)
     assert not (tmp_path / "it ran").exists()

@@ -82,7 +82,8 @@ def main(argv: list[str]) -> int:
             messages.write(json.dumps(message) + "\n")
 
         folder = RunFolder(Path(path))
-        outcome = _run(folder, int(origin), stop, send, asked)
+        with folder.followed():
+            outcome = _run(folder, int(origin), stop, send, asked)
         send({**outcome, "main_peak_bytes": peak_bytes()})
     return outcome["exit_code"]
 

@@ -30,7 +30,12 @@ from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
 from stepscope.train import checkpoint, device, loop, split_loaders, training_setup
 from stepscope.train.accuracy import AccuracyCounter
-from stepscope.train.checkpoint import TrainingProgress, folders_to_rewind, forget_rows_after
+from stepscope.train.checkpoint import (
+    CheckpointWriter,
+    TrainingProgress,
+    folders_to_rewind,
+    forget_rows_after,
+)
 from stepscope.train.epoch_plan import Position
 from stepscope.train.flop_counter import flops_of_step
 from stepscope.train.profile_window import seen_inside, view_of
@@ -118,11 +123,15 @@ def _train(
             opened.callback(job.close)
             if counters is not None:
                 opened.callback(counters.close)
-            saved = (path.parents[1] if options.distributed else path) / schema.CHECKPOINT
-            start = TrainingProgress(processes=process_group.world_size)
-            if saved.exists():
-                start = checkpoint.load(saved, job)
-            _rewind(job, messages, saved.parent, start)
+
+            def run() -> Path:
+                """Return the folder of the run, where it is now."""
+                own = messages.folder.path
+                return own.parents[1] if options.distributed else own
+
+            with_rows = [path, *([run()] if process_group.rank == 0 else [])]
+            start = checkpoint.load_newest(run(), with_rows, job, messages.went_back)
+            _rewind(job, messages, run(), start)
             steps, epochs, records = logs = [
                 opened.enter_context(CsvLog(path / name))
                 for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
@@ -143,19 +152,15 @@ def _train(
             job = replace(job, network=network)
             inside = view_of(job, meter, queue, counters)
 
+            checkpoints = CheckpointWriter(run, job, messages.checkpoint)
+            opened.callback(checkpoints.close)
+
             def save(progress: TrainingProgress) -> None:
                 if not options.checkpoint:
                     return
                 for log in logs:
                     log.flush()  # the checkpoint must not be ahead of the rows
-                began_ns = now_ns()
-                checkpoint.save(saved, job, progress)
-                messages.event(
-                    "checkpoint",
-                    stage=progress.position.stage,
-                    step=progress.position.step,
-                    took_s=round(seconds(now_ns() - began_ns), 6),
-                )
+                checkpoints.save(progress)
 
             hooks = loop.LoopHooks(
                 meter,
@@ -168,6 +173,7 @@ def _train(
             )
             try:
                 loop.train(job, hooks, start)
+                checkpoints.complete()
             finally:
                 meter.flush()  # record all steps, however the run ended
                 result = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from stepscope.errors import DISK_FULL_ERRNOS, disk_full
-from stepscope.files import replace_file
+from stepscope.files import replace_file, sync_and_move
 
 FLUSH_EVERY_S = 0.5
 _TAIL_BYTES = 64 * 1024
@@ -120,11 +120,12 @@ def last_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> None:
     """Rewrite a CSV file with the wanted rows only."""
-    header, *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    header, *lines, cut = path.read_text(encoding="utf-8", errors="replace").split("\n")
     columns = header.split(",")
     kept = []
     for line in lines:
         with contextlib.suppress(ValueError):
             if wanted(dict(zip(columns, line.split(","), strict=True))):
                 kept.append(line)
-    replace_file(path, ["\n".join([header, *kept, ""]).encode()])
+    if cut or len(kept) < len(lines):
+        replace_file(path, ["\n".join([header, *kept, ""]).encode()], sync_and_move)

@@ -14,14 +14,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from typing_extensions import Self
 
-from stepscope.errors import DISK_FULL_ERRNOS, DataError, MachineError, RequestError, disk_full
-from stepscope.files import replace_file
+from stepscope.errors import DISK_FULL_ERRNOS, MachineError, RequestError, disk_full
+from stepscope.files import replace_file, sync_and_move
 from stepscope.records import schema
 from stepscope.records.csv_log import write_all
 from stepscope.records.types import RecordedSpec, RunRecord
@@ -38,14 +37,37 @@ _RESERVE_BYTES = 256 * 1024
 Record = TypeVar("Record", bound=Mapping[str, object])  # the TypedDict of its JSON file
 
 
-@dataclass(frozen=True)
 class RecordFolder(Generic[Record]):
     """A record's folder on disk, open for writing."""
 
     INFO: ClassVar[str]
     FILES: ClassVar[Mapping[str, str]] = {}  # besides, with their first content
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where the folder is: it may be renamed while it is `followed`."""
+        if self._descriptor is not None:
+            self._path = _current_path(self._path, self._descriptor)
+        return self._path
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        """Find the folder also after it was renamed, which takes /proc."""
+        self._descriptor = os.open(self._path, os.O_RDONLY)
+        try:
+            yield
+        finally:
+            descriptor, self._path, self._descriptor = self._descriptor, self.path, None
+            os.close(descriptor)
+
+    def check_is_there(self) -> None:
+        """Raise MachineError if the folder was removed."""
+        if not (self.path / self.INFO).exists():
+            raise self._gone()
 
     @classmethod
     def make_latest(cls, out: Path, name: str, info: Mapping[str, Any]) -> Self:
@@ -105,7 +127,7 @@ class RecordFolder(Generic[Record]):
         target = self.path / self.INFO
         content = [(json.dumps(info, indent=2, allow_nan=False) + "\n").encode()]
         try:
-            replace_file(target, content, _sync_and_move, make_folder=False)
+            replace_file(target, content, sync_and_move, make_folder=False)
         except FileNotFoundError as error:
             raise self._gone() from error
         except OSError as error:
@@ -113,14 +135,14 @@ class RecordFolder(Generic[Record]):
                 raise
             (self.path / _RESERVE).unlink(missing_ok=True)
             try:
-                replace_file(target, content, _sync_and_move, make_folder=False)
+                replace_file(target, content, sync_and_move, make_folder=False)
             except OSError as again:
                 raise disk_full(again, str(target)) from again
 
     def _gone(self) -> MachineError:
         return MachineError(
             f"{self.path / self.INFO} was removed while stepscope was writing to its folder. "
-            "Start the run again."
+            "What it held is lost: start the run again."
         )
 
     def update_info(self, **changes: Any) -> Record:
@@ -151,7 +173,8 @@ class RecordFolder(Generic[Record]):
                     f"{self.path} is still running{f', as process {process}' if process else ''}. "
                     "Wait for it, or stop it first."
                 )
-            yield
+            with self.followed():
+                yield
 
     def is_held(self) -> bool | None:
         """Return whether a process holds the lock; None if the file system has no locks."""
@@ -175,6 +198,18 @@ class RecordFolder(Generic[Record]):
             os.close(folder)
 
 
+def _current_path(path: Path, descriptor: int) -> Path:
+    """Return where an open folder is now; the path as it was if that is unknown."""
+    try:
+        opened = os.fstat(descriptor)
+        for known in (path, Path(f"/proc/self/fd/{descriptor}")):
+            if known.exists() and os.path.samestat(known.stat(), opened):
+                return path if known is path else known.readlink()
+    except OSError:  # other code has closed the descriptor
+        pass
+    return path
+
+
 def remove_unfinished(out: Path) -> None:
     """Remove folders that a killed process had not finished making; nobody may be making one."""
     for folder in out.glob(f"{_UNFINISHED}*"):
@@ -184,12 +219,6 @@ def remove_unfinished(out: Path) -> None:
 def slug(name: str) -> str:
     """Return a name that is safe as part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:80] or "run"
-
-
-def _sync_and_move(part: Path, target: Path) -> None:
-    with part.open("rb") as written:
-        os.fsync(written.fileno())
-    part.replace(target)
 
 
 def _point_latest(out: Path, name: str) -> None:
@@ -217,18 +246,11 @@ class RunFolder(RecordFolder[RunRecord]):
     }
 
     def restore_missing_files(self) -> None:
-        """Create missing tables, unless a checkpoint depends on their rows."""
+        """Create missing tables: an earlier checkpoint, or none, is one that has its rows."""
         for name in schema.COLUMNS:
             file = self.path / name
-            if file.is_file() and file.stat().st_size > 0:
-                continue
-            sampled = name in (schema.TELEMETRY, schema.ENERGY)
-            if not sampled and (self.path / schema.CHECKPOINT).exists():
-                raise DataError(
-                    f"{file} is missing or empty, but the checkpoint depends on its rows. "
-                    f"Restore it, or remove {schema.CHECKPOINT} to start the run again."
-                )
-            file.write_text(self.FILES[name], encoding="utf-8")
+            if not file.is_file() or file.stat().st_size == 0:
+                file.write_text(self.FILES[name], encoding="utf-8")
 
     def add_event(self, kind: str, time_s: float, **detail: Any) -> None:
         """Append one line to `events.jsonl`, synced to disk."""

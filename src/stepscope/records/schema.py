@@ -20,6 +20,7 @@ ENERGY = "energy.csv"  # raw readings of sensors
 ENERGY_EVENTS = "energy_"  # prefix of events on energy sensors
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.pt"
+EARLIER_CHECKPOINT = "checkpoint.earlier.pt"
 RANKS = "ranks"  # the ranks of a distributed run, a folder each
 THROTTLING_EVENTS = "throttling"  # prefix of events on throttling
 PEER_LOST = "peer_lost"  # a rank that ended because another one had

@@ -750,6 +750,13 @@ class CheckpointEvent(_Timed):
     took_s: float
 
 
+class WentBackEvent(_Timed):
+    """A checkpoint was left out on resume: it is damaged, or rows from before it are missing."""
+
+    event: Literal["went_back"]
+    reason: str
+
+
 class PageCacheEvent(_Timed, ColdCache):
     """Files were dropped from the page cache before an epoch."""
 
@@ -979,7 +986,12 @@ _TrainingEvent: TypeAlias = (
     ResumeEvent | FaultEvent | PeerLostEvent | ProcessesEvent | CheckpointEvent | WeightsEvent
 )
 _DataEvent: TypeAlias = (
-    PageCacheEvent | WorkersFallbackEvent | BadSampleEvent | RequestsRetriedEvent | LeftBehindEvent
+    PageCacheEvent
+    | WentBackEvent
+    | WorkersFallbackEvent
+    | BadSampleEvent
+    | RequestsRetriedEvent
+    | LeftBehindEvent
 )
 _ScriptEvent: TypeAlias = LoaderEvent | BatchEvent | TorchReadyEvent
 _MemoryEvent: TypeAlias = MemoryLimitEvent | MemoryGuardEvent

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from stepscope.files import write_atomically
+from stepscope.files import sync_and_move, write_atomically
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog, file_identity, last_rows, number, rows_of
 
@@ -155,7 +155,7 @@ def _line_of(row: Row, columns: Sequence[str]) -> str:
 
 def _write_rows(file: Path, rows: Iterable[Row], columns: Sequence[str]) -> None:
     lines = [",".join(columns), *(_line_of(row, columns) for row in rows), ""]
-    write_atomically(file, ["\n".join(lines).encode()])
+    write_atomically(file, ["\n".join(lines).encode()], sync_and_move)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from stepscope.hardware.conditions import describe_conditions, describe_end
 from stepscope.hardware.host import describe_host
 from stepscope.hardware.procfs import system_root
 from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.folder_sync import FolderSync
 from stepscope.records.types import Environment, Summary
 from stepscope.supervisor.child_supervisor import (
     Outcome,
@@ -52,14 +53,16 @@ def run_to_end(
         try:
             spec = before["spec"]
             reads_energy = spec.get("energy") != "off" and not spec.get("rank")
-            outcome = supervise(
-                made,
-                supervised,
-                listener,
-                signals,
-                elapsed_s=elapsed_s,
-                energy=supervised.reads_energy and before["kind"] != "trial" and reads_energy,
-            )
+            is_trial = before["kind"] == "trial"
+            with FolderSync(made, waits=not is_trial):  # the next trial need not wait
+                outcome = supervise(
+                    made,
+                    supervised,
+                    listener,
+                    signals,
+                    elapsed_s=elapsed_s,
+                    energy=supervised.reads_energy and not is_trial and reads_energy,
+                )
             if outcome.traceback is not None:
                 made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
             run = run_reader.load_run(made.path)

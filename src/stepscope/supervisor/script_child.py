@@ -136,7 +136,8 @@ def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outco
     rank = find_rank()
     if rank is None:
         made = run_folder.create(Path(request.out), request.run_name, "trace", spec)
-        return made.path, run(made)
+        outcome = run(made)
+        return made.path, outcome  # it may have been renamed
     from stepscope.supervisor.torchrun import trace_rank
 
     return trace_rank(rank, Path(request.out), request.run_name, spec, run)

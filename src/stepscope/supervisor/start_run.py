@@ -40,7 +40,8 @@ def start(
     made = run_folder.create(Path(spec.out), spec.run_name, "run", spec.model_dump(mode="json"))
     with holding(spec.memory_limit) as limit:
         training = training_of(made, spec, limit, options)
-        return made.path, run_to_end(made, training, listener)
+        outcome = run_to_end(made, training, listener)
+        return made.path, outcome  # it may have been renamed
 
 
 def resume(
@@ -74,7 +75,7 @@ def resume(
             resumed=run.status,
             fields={"spec": spec.model_dump(mode="json")},
         )
-    return run.path, outcome
+    return made.path, outcome
 
 
 def training_of(

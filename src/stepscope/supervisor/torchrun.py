@@ -17,6 +17,7 @@ from stepscope.errors import RequestError
 from stepscope.hardware.process import RankInfo
 from stepscope.processes.training_process import DEFAULT_OPTIONS, ProcessOptions
 from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.folder_sync import FolderSync
 from stepscope.records.types import RecordedSpec
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
@@ -178,7 +179,7 @@ def train_rank(
     rank = replace(rank, reads_energy=True, on_sample=on_sample)
     top = run_folder.RunFolder(run)
     # The launcher stops rank 0 when another one fails: it still closes the run.
-    with top.held(), stop_signals(pausing=False) as signals:
+    with top.held(), stop_signals(pausing=False) as signals, FolderSync(top):
         top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=settings)
         try:
             own, outcome = run_rank(rank, listener)
@@ -223,7 +224,8 @@ def trace_rank(
     with stop_signals(pausing=False) as signals:
         if rank.rank != 0:
             return made.path, run(made, lambda: None)
-        outcome = run(made, GrowingTables(top, rank.world_size).update)
+        with FolderSync(run_folder.RunFolder(top)):
+            outcome = run(made, GrowingTables(top, rank.world_size).update)
         try:
             close_run(rank, top, made.path, outcome, signals)
         finally:

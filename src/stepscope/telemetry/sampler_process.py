@@ -12,6 +12,8 @@ import psutil
 
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
+from stepscope.records.folder_sync import FolderSync
+from stepscope.records.run_folder import RunFolder
 from stepscope.records.types import SamplerResult
 from stepscope.telemetry.telemetry_sampler import CpuShare, Sampler
 
@@ -24,7 +26,7 @@ def main() -> None:
     parser.add_argument("--origin-ns", type=int, required=True)
     args = parser.parse_args()
     own_cpu = CpuShare()
-    with CsvLog(args.folder / schema.TELEMETRY) as log:
+    with FolderSync(RunFolder(args.folder)), CsvLog(args.folder / schema.TELEMETRY) as log:
         sampler = Sampler(psutil.Process(args.process), log, args.origin_ns)
         while sampler.sample() is not None:
             closed, _, _ = select.select([sys.stdin], [], [], sampler.pause_s)

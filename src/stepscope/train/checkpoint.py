@@ -6,7 +6,10 @@ atomically and loaded with `weights_only`, which executes no code.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,13 @@ from typing import Any
 import torch
 
 from stepscope.errors import DISK_FULL_ERRNOS, DataError, RequestError, StepscopeError, disk_full
+from stepscope.files import sync, sync_and_move
+from stepscope.meter.clock import now_ns, seconds
 from stepscope.meter.step_rows import EpochTiming
 from stepscope.records import schema
 from stepscope.records.csv_log import keep_rows
 from stepscope.records.run_reader import rank_folders
+from stepscope.records.table import read_table
 from stepscope.records.types import RecordedSpec
 from stepscope.train.epoch_plan import Position, Stage
 from stepscope.train.recorder import Tally
@@ -31,6 +37,9 @@ _MAY_CHANGE = frozenset(
     | {"counters", "processes"}
     | {"page_cache", "drop_epochs", "pipeline_delay_ms", "source_delay_ms"}
 )
+
+
+_DEPENDED_ON = (schema.STEPS, schema.EPOCHS, schema.RECORDS)
 
 
 @dataclass(frozen=True)
@@ -63,56 +72,155 @@ class RankState:
         return RankState(progress, saved["random"], saved["random_cuda"])
 
 
-def save(path: Path, job: Job, progress: TrainingProgress) -> None:
-    """Write a checkpoint to a temporary file, then replace the old one."""
-    random_cuda = torch.cuda.get_rng_state_all() if job.device.type == "cuda" else []
-    own = asdict(RankState(progress, torch.get_rng_state(), random_cuda))
-    ranks = job.process_group.gather(own)  # a barrier: the rows of all ranks are on disk
-    if job.process_group.rank != 0:
-        return
-    content = {
-        **own,
-        "others": ranks[1:],
-        "spec": job.spec.model_dump(mode="json"),
-        "model": job.model.state_dict(),
-        "optimizer": job.optimizer.state_dict(),
-        "schedule": job.schedule.state_dict() if job.schedule else None,
-        "scaler": job.scaler.state_dict() if job.scaler else None,
-    }
-    replacement = path.with_suffix(".tmp")
+class CheckpointWriter:
+    """Write the checkpoints of a run.
+
+    The training writes to a file in memory, and a thread waits for the disk: for the rows that the
+    checkpoint depends on, then for the checkpoint, which takes the place of the one before only
+    then. `on_disk` is called with the position and how long the training had to wait.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], Path],  # its folder now: it may be renamed
+        job: Job,
+        on_disk: Callable[[Position, float], None],
+    ) -> None:
+        self._run = run
+        self._job = job
+        self._on_disk = on_disk
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._written: Future[None] | None = None
+
+    def save(self, progress: TrainingProgress) -> None:
+        """Write a checkpoint of now. Waits for the one before if the disk has not finished it."""
+        job, began_ns = self._job, now_ns()
+        random_cuda = torch.cuda.get_rng_state_all() if job.device.type == "cuda" else []
+        own = asdict(RankState(progress, torch.get_rng_state(), random_cuda))
+        ranks = job.process_group.gather(own)  # a barrier: the rows of all ranks are written
+        if job.process_group.rank != 0:
+            return
+        content = {
+            **own,
+            "others": ranks[1:],
+            "spec": job.spec.model_dump(mode="json"),
+            "model": job.model.state_dict(),
+            "optimizer": job.optimizer.state_dict(),
+            "schedule": job.schedule.state_dict() if job.schedule else None,
+            "scaler": job.scaler.state_dict() if job.scaler else None,
+        }
+        self.wait()
+        file = self._run() / schema.CHECKPOINT
+        with _removed_if_it_fails(file) as replacement, replacement.open("wb") as stream:
+            torch.save(content, stream)
+        waited_s = seconds(now_ns() - began_ns)
+        self._written = self._thread.submit(self._put_on_disk, progress.position, waited_s)
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is on disk; raise what went wrong."""
+        if self._written is not None:
+            self._written.result()
+
+    def complete(self) -> None:
+        """Wait for the last checkpoint of a completed run, which needs no earlier one."""
+        self.wait()
+        if self._job.process_group.rank == 0:
+            (self._run() / schema.EARLIER_CHECKPOINT).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Wait for the last checkpoint, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+    def _put_on_disk(self, position: Position, waited_s: float) -> None:
+        run = self._run()
+        for folder in (run, *rank_folders(run)):
+            for name in _DEPENDED_ON:
+                sync(folder / name)
+        file, earlier = run / schema.CHECKPOINT, run / schema.EARLIER_CHECKPOINT
+        with _removed_if_it_fails(file) as replacement:
+            sync(replacement)
+            earlier.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # none yet, or a file system without links
+                os.link(file, earlier)
+            sync_and_move(replacement, file)
+        self._on_disk(position, waited_s)
+
+
+@contextlib.contextmanager
+def _removed_if_it_fails(file: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file; remove it if it cannot be written."""
+    replacement = file.with_suffix(".tmp")
     try:
-        with replacement.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
+        yield replacement
     except (OSError, RuntimeError) as error:
         replacement.unlink(missing_ok=True)
         failed = _os_error(error)
         if failed is not None and failed.errno in DISK_FULL_ERRNOS:
-            raise disk_full(failed, str(path)) from error
+            raise disk_full(failed, str(file)) from error
         raise
-    replacement.replace(path)
 
 
-def load(path: Path, job: Job) -> TrainingProgress:
-    """Load a checkpoint into a job that was built from the same spec."""
+def load_newest(
+    run: Path, folders: Sequence[Path], job: Job, complain: Callable[[str], None]
+) -> TrainingProgress:
+    """Load the newest checkpoint of a run whose rows are all there, or start at the beginning.
+
+    `folders` have the rows of this process. A power cut can leave a checkpoint without its rows on
+    a disk that reports data as written before it is. Why one is left out goes to `complain`.
+    """
+    group = job.process_group
+
+    def is_recorded(progress: TrainingProgress) -> bool:
+        own = group.rank >= progress.processes or has_rows(
+            folders, job.stages, progress.position, from_start=group.rank == 0
+        )
+        return all(group.gather(own))
+
+    files = [run / name for name in (schema.CHECKPOINT, schema.EARLIER_CHECKPOINT)]
+    found, reasons, progress = [file for file in files if file.exists()], [], None
+    for file in found:
+        try:
+            progress = load(file, job, is_recorded)
+        except DataError as error:
+            if file == found[-1]:
+                raise
+            reasons.append(str(error).partition(". ")[0])
+        else:
+            if progress is not None:
+                break
+            reasons.append(f"rows from before {file.name} are missing, as after a power cut")
+    if reasons:
+        complain(reasons[0])
+    return progress or TrainingProgress(processes=group.world_size)
+
+
+def load(
+    path: Path, job: Job, is_recorded: Callable[[TrainingProgress], bool]
+) -> TrainingProgress | None:
+    """Load a checkpoint into a job that was built from the same spec; None without its rows."""
     try:
         content = torch.load(path, map_location=job.device, weights_only=True)
         _check_same_training(path, content["spec"], job.spec.model_dump(mode="json"))
+        ranks = [RankState.load(each) for each in (content, *content.get("others", []))]
+        own = part_of_rank(ranks, job.process_group.rank, job.process_group.world_size)
+        progress = replace(own.progress, processes=len(ranks))
+        if not is_recorded(progress):
+            return None
         job.model.load_state_dict(content["model"])
         job.optimizer.load_state_dict(content["optimizer"])
         if job.schedule:
             job.schedule.load_state_dict(content["schedule"])
         if job.scaler:
             job.scaler.load_state_dict(content["scaler"])
-        ranks = [RankState.load(each) for each in (content, *content.get("others", []))]
-        own = part_of_rank(ranks, job.process_group.rank, job.process_group.world_size)
         if own.random is not None:
             torch.set_rng_state(own.random.cpu())
         if own.random_cuda:
             known = own.random_cuda[: torch.cuda.device_count()]  # saved on a machine with more
             torch.cuda.set_rng_state_all([state.cpu() for state in known])
-        return replace(own.progress, processes=len(ranks))
+        return progress
     except StepscopeError:
         raise
     except Exception as error:
@@ -169,6 +277,34 @@ def folders_to_rewind(own: Path, run: Path, rank: int, world: int) -> list[Path]
     first_old = world if own != run else 0
     old = [each for each in rank_folders(run) if int(each.name) >= first_old]
     return [own, *([run] if own != run else []), *old]
+
+
+def has_rows(
+    folders: Sequence[Path], stages: list[Stage], position: Position, *, from_start: bool
+) -> bool:
+    """Return whether the tables have every row up to a position.
+
+    A rank that is not there `from_start` has every row since its first.
+    """
+    done = stages[: position.stage]
+    steps = [replace(stage, steps=position.step) for stage in stages[position.stage :][:1]]
+    first: dict[int, int] = {}
+    total = 0
+    for stage in (*done, *steps):
+        if stage.split == "train":
+            first[stage.epoch] = total
+            total += stage.steps
+    seen, evaluated = bytearray(total), set()
+    for folder in folders:
+        table = read_table(folder / schema.STEPS)
+        for epoch, step in zip(table["epoch"], table["step"], strict=True):
+            if epoch in first and 0 < step <= total - first[epoch]:
+                seen[first[epoch] + step - 1] = 1
+        table = read_table(folder / schema.EPOCHS)
+        evaluated |= set(zip(table["split"], table["epoch"], strict=True))
+    if not from_start:
+        return 0 not in seen.lstrip(b"\0") and seen[-1:] != b"\0"
+    return 0 not in seen and {(stage.split, stage.epoch) for stage in done} <= evaluated
 
 
 def forget_rows_after(

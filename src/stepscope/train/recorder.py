@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -24,7 +25,7 @@ from stepscope.records.types import Environment, EpochMessage, WeightsMessage, W
 from stepscope.settings import RunSpec
 from stepscope.train.accuracy import RANKS, AccuracyCounter
 from stepscope.train.device import describe_torch
-from stepscope.train.epoch_plan import Stage
+from stepscope.train.epoch_plan import Position, Stage
 from stepscope.train.stop_request import Send
 
 RECORD_EVERY = 100
@@ -187,6 +188,15 @@ class RunMessages:
     def event(self, kind: str, **detail: Any) -> None:
         """Write an event to the run folder."""
         self.folder.add_event(kind, self.elapsed_s(), **detail)
+
+    def checkpoint(self, position: Position, took_s: float) -> None:
+        """Record a checkpoint that is on disk; the training took `took_s` to write it."""
+        self.event("checkpoint", **vars(position), took_s=round(took_s, 6))
+
+    def went_back(self, reason: str) -> None:
+        """Report that a checkpoint cannot be used, and that an earlier one, or none, will be."""
+        self.event("went_back", reason=reason)
+        warnings.warn(f"{reason}: steps are trained again from before it", stacklevel=2)
 
     def fallback(self, fallback: Fallback) -> None:
         """Report that a loader continues with fewer workers."""
