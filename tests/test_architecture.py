@@ -64,7 +64,8 @@ TYPES_ONLY = frozenset({"accelerator", "doctor", "hardware", "memory_forecast"})
 # Packages that use the standard library only, and what they may use besides.
 STANDARD_LIBRARY_AND: dict[str, frozenset[str]] = {
     **dict.fromkeys(BASE, frozenset()),
-    "settings": frozenset({"pydantic", "tomli", "tomllib"}),
+    "files": frozenset({"tomli"}),  # `tomllib` on Python 3.10
+    "settings": frozenset({"pydantic"}),
     "records": frozenset({"pandas", "polars", "typing_extensions"}),  # frames on request
     "analyze": frozenset(),
 }

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from stepscope.errors import DISK_FULL_ERRNOS, RequestError, StepscopeError, disk_full
 
+_DEEP_KEY = re.compile(r"(?:\.[^.,=\n{}\[\]]*){50}")
 # Larger than any file written by hand. An endless file such as `/dev/zero` would fill the memory.
 _MOST_BYTES = 16 * 2**20
 
@@ -34,6 +37,40 @@ def read_bounded_text(file: Path) -> str:
     if len(content) > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES // 2**20} MiB")
     return content.decode("utf-8")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the values of a TOML file.
+
+    Raises:
+        ValueError: it is not TOML, or its tables are nested too deeply.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    # The parser takes the square of the depth of a dotted key: minutes for a file of 100 KB.
+    if _DEEP_KEY.search(text):
+        raise ValueError("its tables are nested too deeply")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON, or it is nested too deeply.
+    """
+    import json
+
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 _OTHER_DATA_DIR = "Choose a writable folder with --data-dir DIR."

@@ -15,7 +15,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _BYTE_UNITS = {
-    "": 1,
     "b": 1,
     "kb": 10**3,
     "mb": 10**6,
@@ -44,7 +43,8 @@ _TIME = re.compile(_NUMBER + f"({'|'.join(_UNITS_PER_S)})\\s*")
 def parse_bytes(text: str) -> int:
     """Read a size such as `3.9GiB`, `512M` or `2GB` as bytes.
 
-    KB, MB, GB count in thousands; KiB, MiB, GiB and the bare letters K, M, G in 1,024s.
+    KB, MB, GB count in thousands; KiB, MiB, GiB and the bare letters K, M, G in 1,024s. Without a
+    unit it is refused: 3.9 is not meant to be bytes.
     """
     match = _SIZE.fullmatch(text)
     if match is None or match[2].lower() not in _BYTE_UNITS:

@@ -23,9 +23,9 @@ def main(stdout: str, stderr: str, tests: str, *command: str) -> int:
         os.dup2(int(descriptor), number)
         os.close(int(descriptor))
     request = os.environ.pop("STEPSCOPE_TRACE")
-    path = os.environ.pop("PYTHONPATH").split(os.pathsep)[1:]  # after `trace.autostart`
-    if path:
-        os.environ["PYTHONPATH"] = os.pathsep.join(path)
+    del os.environ["PYTHONPATH"]
+    if (path := os.environ.pop("STEPSCOPE_PYTHONPATH", None)) is not None:
+        os.environ["PYTHONPATH"] = path
     attach(request)
     waiting = next(each for each in sys.meta_path if isinstance(each, _AfterTorch))
     sys.meta_path.remove(waiting)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.errors import RequestError
-from stepscope.settings.load_settings import as_flags, resolve_request, validate
+from stepscope.settings.load_settings import as_flags, read_settings, resolve_request, validate
 
 
 def write(path: Path, text: str) -> Path:
@@ -96,3 +96,12 @@ def test_a_switch_is_one_word_and_a_list_has_commas():
 @given(st.text())
 def test_a_shell_reads_every_text_as_it_was(text):
     assert shlex.split(as_flags({"data_dir": text})) == ["--data-dir", text]
+
+
+@pytest.mark.parametrize(
+    "text", ["a" + ".a" * 200_000 + " = 1", "x = " + "[" * 10**5, "x = " + "{x=" * 10**5]
+)
+def test_a_deeply_nested_file_is_refused_at_once(tmp_path, text):
+    (tmp_path / "nested.toml").write_text(text)
+    with pytest.raises(RequestError, match="nested too deeply"):
+        read_settings(tmp_path / "nested.toml")

@@ -132,6 +132,16 @@ def test_a_persons_own_sitecustomize_still_runs(person: Person) -> None:
     assert plain.out.startswith("yes")
 
 
+@pytest.mark.parametrize("path", [None, "", "/nowhere", ":/nowhere"])
+def test_the_python_path_of_a_script_is_that_of_the_user(
+    person: Person, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    script = person.write("import os; print(repr(os.environ.get('PYTHONPATH')))")
+    environment = {} if path is None else {"PYTHONPATH": path}
+    assert person.trace(script, env=environment, warm=False).out == f"{path!r}\n"
+
+
 ENDINGS = {
     "raises": ("def f(): return {}['missing']\nf()", 1, "failed", "KeyError: 'missing'"),
     "says why": ("import sys; sys.exit('no data here')", 1, "failed", "code 1"),

@@ -6,18 +6,12 @@ each number.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 
 from stepscope.errors import RequestError
-from stepscope.files import read_bounded_text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from stepscope.files import parse_toml, read_bounded_text
 
 OWN = "simple_weight_stationary"
 
@@ -56,8 +50,8 @@ def load_design(named: str = OWN) -> AcceleratorDesign:
             text = resources.files(__package__).joinpath(f"{OWN}.toml").read_text(encoding="utf-8")
         else:
             text = read_bounded_text(Path(named))
-        written = tomllib.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+        written = parse_toml(text)
+    except (OSError, ValueError) as error:
         raise RequestError(
             f"design: wanted {OWN} or a TOML file like it, cannot read {named}: {error}"
         ) from error

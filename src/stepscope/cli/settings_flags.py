@@ -41,7 +41,7 @@ _VALUES = {
     "input": "C,H,W",
     "require": "KEY=VALUE",
     "device": "auto|cpu|cuda|cuda:N|mps",
-    "memory_limit": "BYTES",
+    "memory_limit": "SIZE",
 }
 _COMPLETIONS = {"model": (*registry.ZOO,), "data": dataset_registry.NAMES, "device": DEVICES}
 _FLAGS_OF = {new: [f"--{old.replace('_', '-')}"] for old, new in ALIASES.items()}

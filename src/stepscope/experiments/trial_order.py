@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments.workload import ARGUMENT, LOADER_SETTINGS
+from stepscope.files import parse_toml
 from stepscope.records.sweep_folder import Trial
 from stepscope.records.types import SettingValue
-from stepscope.settings.load_settings import tomllib
 from stepscope.settings.run_settings import ALIASES, field_names
 
 DEFAULT_REPEATS = 6
@@ -72,7 +72,7 @@ def _check_axis(name: str, of_script: bool) -> None:
 def _value(word: str) -> SettingValue:
     """Read a number, true or false; everything else is a word."""
     try:
-        value = tomllib.loads(f"value = {word}")["value"]
+        value = parse_toml(f"value = {word}")["value"]
     except ValueError:
         return word
     return value if isinstance(value, bool | int | float) else word

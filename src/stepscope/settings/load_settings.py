@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from stepscope.errors import RequestError, nearest
-from stepscope.files import read_bounded_text
+from stepscope.files import parse_json, parse_toml, read_bounded_text
 from stepscope.settings.run_settings import ALIASES, RunSpec, field_names, takes_number
-
-if sys.version_info >= (3, 11):
-    import tomllib as tomllib
-else:
-    import tomli as tomllib
 
 
 def resolve_request(file: Path | None, flags: Mapping[str, Any]) -> RunSpec:
@@ -47,15 +40,15 @@ def read_settings(file: Path) -> Mapping[str, Any]:
         raise RequestError(f"cannot read {file}: {error}. Give a TOML file of settings.") from error
     if file.suffix != ".json":
         try:
-            settings = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
+            settings = parse_toml(text)
+        except ValueError as error:
             raise RequestError(
                 f"{file} is not valid TOML: {error}. Settings are written like: batch_size = 64"
             ) from error
         return {ALIASES.get(name, name): value for name, value in settings.items()}
     try:
-        spec = json.loads(text)["spec"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        spec = parse_json(text)["spec"]
+    except (ValueError, KeyError, TypeError):
         spec = None
     if not isinstance(spec, dict):
         raise RequestError(
@@ -107,6 +100,8 @@ def as_flags(settings: Mapping[str, Any]) -> str:
 def _flag(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
+    if name == "memory-limit" and isinstance(value, int):
+        value = f"{value}B"  # a size is given with its unit
     if isinstance(value, list | tuple):
         value = ",".join(map(str, value))
     return f"--{name} {shlex.quote(str(value))}"

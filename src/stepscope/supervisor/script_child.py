@@ -205,10 +205,11 @@ def environment_for(
         "through_prefetch": through_prefetch,
         "dumps_stacks": request.hang_after_s > 0,
     }
-    python_path = [str(_AUTOSTART), *filter(None, [os.environ.get("PYTHONPATH")])]
+    before = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(python_path),
+        "PYTHONPATH": os.pathsep.join([str(_AUTOSTART), *filter(None, [before])]),
+        **({} if before is None else {"STEPSCOPE_PYTHONPATH": before}),
         "STEPSCOPE_TRACE": json.dumps(options),
     }
 

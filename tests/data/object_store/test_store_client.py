@@ -212,6 +212,13 @@ def test_credentials_may_come_from_the_usual_profile(proxy, manifests, monkeypat
         fetch_manifest(open_store(proxy, "objects"))
 
 
+def test_the_endpoint_may_come_from_the_environment(proxy, manifests, monkeypatch):
+    given = open_store(proxy, "objects")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", given.address.endpoint_url)
+    found = ObjectStore(Address(given.address.url), given.retry_policy)
+    assert fetch_manifest(found) == manifests["objects"]
+
+
 def test_no_credentials_at_all_are_missed_at_once(proxy, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(DataError, match="no credentials for s3://"):

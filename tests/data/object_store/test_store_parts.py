@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import struct
 import tarfile
+import zlib
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.data.object_store.aws_profile import profile_settings
+from stepscope.data.object_store.aws_profile import configured_endpoint, profile_settings
 from stepscope.data.object_store.bucket import folder_name
 from stepscope.data.object_store.manifest import Manifest, ManifestEntry, read_manifest
 from stepscope.data.object_store.request_latency import RequestTimes, summarize
@@ -64,9 +68,10 @@ def test_downloads_of_two_addresses_never_share_a_folder():
     assert len({folder_name(parse_address(url)) for url in urls}) == 3
 
 
-@given(train=st.lists(ENTRIES, max_size=5), test=st.lists(ENTRIES, max_size=3))
-def test_a_manifest_reads_back_as_it_was(train, test):
-    manifest = Manifest("cifar10", "objects", tuple(train), tuple(test))
+@given(st.lists(ENTRIES, max_size=8, unique_by=lambda entry: entry.key), st.integers(0, 8))
+def test_a_manifest_reads_back_as_it_was(entries, of_train):
+    train, test = tuple(entries[:of_train]), tuple(entries[of_train:])
+    manifest = Manifest("cifar10", "objects", train, test)
     assert read_manifest(manifest.to_json(), "it") == manifest
 
 
@@ -151,6 +156,97 @@ def test_percentiles_of_requests_are_right_to_a_hundredth(times_s):
 def test_without_requests_there_are_no_figures():
     assert summarize([RequestTimes().counts()]) is None
     assert summarize([]) is None
+
+
+def listed(**changes):
+    entry = {"key": "train/1.png", "bytes": 7, "sha256": "ab", "label": 1, **changes}
+    return {name: value for name, value in entry.items() if value != "left out"}
+
+
+def manifest_of(*entries):
+    about = {"format": "stepscope-samples-1", "data": "cifar10", "layout": "objects"}
+    return json.dumps({**about, "train": entries, "test": []})
+
+
+BAD_ENTRIES = {
+    "NUL": {"key": "a\0b"},
+    "a surrogate": {"key": "a\udc80"},
+    "too long": {"key": "k" * 5000},
+    "an empty name": {"key": "a//b"},
+    "no text": {"key": None},
+    "no checksum": {"sha256": None},
+    "no size": {"bytes": None},
+    "a size of text": {"bytes": "7"},
+    "a label that is too large": {"label": 2**64},
+    "a label that is none": {"label": True},
+    "a negative label": {"label": -1},
+    "neither label nor samples": {"label": None},
+}
+
+
+@pytest.mark.parametrize("bad", BAD_ENTRIES.values(), ids=BAD_ENTRIES)
+def test_an_entry_that_cannot_be_read_makes_a_manifest_invalid(bad):
+    assert read_manifest(manifest_of(listed()), "it").count("train") == 1
+    with pytest.raises(DataError, match="is not a valid manifest"):
+        read_manifest(manifest_of(listed(**bad)), "it")
+
+
+def test_an_endless_number_makes_a_manifest_invalid():
+    with pytest.raises(DataError, match="wanted a count, found inf"):
+        read_manifest(manifest_of(listed(bytes=7)).replace('"bytes": 7', '"bytes": 1e400'), "it")
+
+
+def test_an_object_has_one_label():
+    assert read_manifest(manifest_of(listed(), listed()), "it").count("train") == 2
+    with pytest.raises(DataError, match=r"'train/1\.png' has the labels 1 and 2"):
+        read_manifest(manifest_of(listed(), listed(label=2)), "it")
+
+
+def test_a_picture_that_is_too_large_to_decode_is_named():
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)  # 3.6 billion pixels
+    chunk = struct.pack(">I", len(header)) + b"IHDR" + header
+    body = b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", zlib.crc32(chunk[4:]))
+    with pytest.raises(DataError, match="bomb is not a PNG image"):
+        decode_image(body, "bomb")
+
+
+CONFIG = """
+[default]
+endpoint_url = http://of-the-profile
+[profile lab]
+services = here
+endpoint_url = http://of-the-profile
+[services here]
+s3 =
+  signature_version = s3v4
+  endpoint_url = http://of-the-service
+[profile role]
+role_arn = arn:aws:iam::1:role/x
+"""
+
+
+def test_the_endpoint_is_the_one_that_the_aws_tools_would_use(tmp_path, monkeypatch):
+    (tmp_path / "config").write_text(CONFIG)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    for name in [name for name in os.environ if name.startswith("AWS_E") or "PROFILE" in name]:
+        monkeypatch.delenv(name)
+    assert configured_endpoint() == "http://of-the-profile"
+    monkeypatch.setenv("AWS_DEFAULT_PROFILE", "lab")
+    assert configured_endpoint() == "http://of-the-service"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://of-all-services")
+    assert configured_endpoint() == "http://of-all-services"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://of-s3")
+    assert configured_endpoint() == "http://of-s3"
+
+
+def test_a_profile_that_only_the_aws_tools_can_use_is_named(tmp_path, monkeypatch):
+    (tmp_path / "config").write_text(CONFIG)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "role")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    with pytest.raises(DataError, match="by role_arn, which only the AWS tools"):
+        profile_settings()
 
 
 def test_a_profile_that_cannot_be_read_is_not_quoted(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Credentials of an S3 store from the profile files of the AWS tools.
+"""Credentials and endpoint of an S3 store from the profile files of the AWS tools.
 
 Environment variables have priority and are read by the client itself. The values go to the client
 and nowhere else.
@@ -13,26 +13,52 @@ from pathlib import Path
 from stepscope.errors import DataError
 
 _WANTED = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region")
+_NOT_READ = {"credential_process", "role_arn", "sso_session", "sso_start_url"}
 
 
 def profile_settings() -> dict[str, str]:
     """Return key, secret, token and region of the selected profile, if not in the environment."""
-    selected = os.environ.get("AWS_PROFILE")
-    profile = selected or "default"
-    found = {
-        **_section(_file("AWS_CONFIG_FILE", "config"), profile, f"profile {profile}"),
-        **_section(_file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), profile, profile),
-    }
+    selected, found = _profile()
+    keys = {name: found[name] for name in _WANTED if found.get(name)}
     if selected and not found:
         raise DataError(
             f"AWS_PROFILE is {selected!r}, which is not in ~/.aws/credentials or ~/.aws/config. "
             "Name another profile, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         )
     if os.environ.get("AWS_ACCESS_KEY_ID"):
-        found = {name: value for name, value in found.items() if name == "region"}
+        keys = {name: value for name, value in keys.items() if name == "region"}
+    elif "aws_access_key_id" not in keys and (needs := _NOT_READ & found.keys()):
+        raise DataError(
+            f"the AWS profile gets its credentials by {', '.join(sorted(needs))}, which only the "
+            "AWS tools can do. Run: eval $(aws configure export-credentials --format env)"
+        )
     if os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
-        found.pop("region", None)
-    return found
+        keys.pop("region", None)
+    return keys
+
+
+def configured_endpoint() -> str | None:
+    """Return the endpoint that the environment or the profile sets for S3, as for the AWS tools."""
+    for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        if url := os.environ.get(variable):
+            return url
+    _, found = _profile()
+    services = _section(_file("AWS_CONFIG_FILE", "config"), f"services {found.get('services')}")
+    for line in services.get("s3", "").splitlines():  # indented lines below `s3 =`
+        name, _, value = line.partition("=")
+        if name.strip() == "endpoint_url":
+            return value.strip()
+    return found.get("endpoint_url") or None
+
+
+def _profile() -> tuple[str | None, dict[str, str]]:
+    """Return the name of the profile that was asked for, and its settings."""
+    selected = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
+    profile = selected or "default"
+    return selected, {
+        **_section(_file("AWS_CONFIG_FILE", "config"), profile, f"profile {profile}"),
+        **_section(_file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), profile, profile),
+    }
 
 
 def _file(variable: str, name: str) -> Path:
@@ -52,5 +78,5 @@ def _section(path: Path, *names: str) -> dict[str, str]:
         ) from None
     for name in names:
         if parser.has_section(name):
-            return {key: parser[name][key] for key in _WANTED if parser[name].get(key)}
+            return dict(parser[name])
     return {}

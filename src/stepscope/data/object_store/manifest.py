@@ -6,15 +6,19 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from stepscope.data.dataset import Split
 from stepscope.errors import DataError
+from stepscope.files import parse_json
 
 FILE = "manifest.json"
 FORMAT = "stepscope-samples-1"
+_LONGEST_NAME = 255  # bytes of a file's name
 
 Layout = Literal["objects", "shards"]
 
@@ -75,12 +79,13 @@ class Manifest:
 def read_manifest(content: bytes | str, where: str) -> Manifest:
     """Read a manifest; `where` names it in errors."""
     try:
-        values = json.loads(content)
+        values = parse_json(content)
         if values["format"] != FORMAT:
             raise ValueError(f"wanted format {FORMAT}, found {values['format']!r}")
         if values["layout"] not in get_args(Layout):
             raise ValueError(f"wanted layout objects or shards, found {values['layout']!r}")
         splits = [tuple(_entry(each) for each in values[split]) for split in ("train", "test")]
+        _check_labels(splits)
         return Manifest(str(values["data"]), values["layout"], *splits)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
@@ -95,10 +100,30 @@ def _plain(entry: ManifestEntry) -> dict[str, str | int]:
 
 
 def _entry(values: Any) -> ManifestEntry:
-    key = str(values["key"])
-    if key.startswith("/") or ".." in key.split("/"):  # it becomes a path when it is downloaded
+    key, sha256 = values["key"], values["sha256"]
+    if not isinstance(key, str) or not isinstance(sha256, str):
+        raise ValueError("wanted the key and the checksum of each object as text")
+    parts = key.split("/")  # it becomes a path when it is downloaded
+    if key.startswith("/") or ".." in parts:
         raise ValueError(f"key {key!r} leads out of the bucket")
-    size_bytes, sha256, label = int(values["bytes"]), str(values["sha256"]), values.get("label")
-    if label is not None:
-        return ManifestEntry(key, size_bytes, sha256, label=int(label))
-    return ManifestEntry(key, size_bytes, sha256, samples=int(values["samples"]))
+    if not key.isprintable() or not all(0 < len(part.encode()) <= _LONGEST_NAME for part in parts):
+        raise ValueError(f"key {key[:40]!a} cannot be the name of a file")
+    held = {name: values[name] for name in ("label", "samples") if values.get(name) is not None}
+    for name, number in {"bytes": values["bytes"], **held}.items():
+        if type(number) is not int or not 0 <= number < 2**63:
+            raise ValueError(f"{name} of {key!r}: wanted a count, found {number!r}")
+    if "label" in held:
+        held.pop("samples", None)
+    elif "samples" not in held:
+        raise ValueError(f"{key!r} has neither a label nor a number of samples")
+    return ManifestEntry(key, values["bytes"], sha256, **held)
+
+
+def _check_labels(splits: Sequence[Sequence[ManifestEntry]]) -> None:
+    """Raise ValueError for an object that is listed with different labels."""
+    label_of: dict[str, int | None] = {}
+    for entry in itertools.chain(*splits):
+        if label_of.setdefault(entry.key, entry.label) != entry.label:
+            raise ValueError(
+                f"{entry.key!r} has the labels {label_of[entry.key]} and {entry.label}"
+            )

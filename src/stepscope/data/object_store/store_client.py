@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from stepscope.data.object_store.aws_profile import profile_settings
+from stepscope.data.object_store.aws_profile import configured_endpoint, profile_settings
 from stepscope.data.object_store.store_url import Address
 from stepscope.errors import DataError, require_packages
 
@@ -257,7 +257,10 @@ def _open(address: Address, retry_policy: RetryPolicy) -> Handle:
     require_packages(f"reading {address.url}", "s3", "obstore")
     from obstore.store import from_url
 
-    config = _s3_config(address) if address.url.startswith("s3://") else None
+    config, endpoint_url = None, None
+    if address.url.startswith("s3://"):
+        endpoint_url = address.endpoint_url or configured_endpoint()
+        config = _s3_config(address, endpoint_url)
     try:
         return from_url(
             address.url,
@@ -265,7 +268,7 @@ def _open(address: Address, retry_policy: RetryPolicy) -> Handle:
             client_options={
                 "timeout": f"{round(retry_policy.answer_within_s * 1000)}ms",
                 "connect_timeout": "5s",
-                "allow_http": (address.endpoint_url or "").startswith("http://"),
+                "allow_http": (endpoint_url or "").startswith("http://"),
             },
             retry_config={"max_retries": 0},  # we retry ourselves, to count and report retries
         )
@@ -276,10 +279,10 @@ def _open(address: Address, retry_policy: RetryPolicy) -> Handle:
         ) from None
 
 
-def _s3_config(address: Address) -> S3Config:
+def _s3_config(address: Address, endpoint_url: str | None) -> S3Config:
     config = profile_settings()
-    if address.endpoint_url is not None:
-        config["endpoint"] = address.endpoint_url
+    if endpoint_url is not None:
+        config["endpoint"] = endpoint_url
         # S3-compatible servers ignore the region, but a signature must contain one.
         if "region" not in config and not _is_set("AWS_REGION", "AWS_DEFAULT_REGION"):
             config["region"] = "us-east-1"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from stepscope.data.object_store.manifest import ManifestEntry
 from stepscope.data.object_store.store_client import ObjectStore, RequestStats
@@ -43,7 +43,7 @@ def decode_image(body: bytes, name: str) -> Bytes:
     try:
         with Image.open(io.BytesIO(body), formats=("PNG",)) as image:
             pixels = np.asarray(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except Exception as error:  # a decoder may raise anything for a broken file
         raise DataError(f"{name} is not a PNG image ({error}). {_AGAIN}") from None
     return pixels.transpose(2, 0, 1)
 

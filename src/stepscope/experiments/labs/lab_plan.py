@@ -17,9 +17,10 @@ from stepscope.data.object_store.store_url import Address, is_store_url, parse_a
 from stepscope.errors import DataError, RequestError
 from stepscope.experiments.trial_order import grid
 from stepscope.experiments.workload import dataset_of, lack_of_room
+from stepscope.files import parse_toml
 from stepscope.records.types import LabPlanRecord, LabPlot, MissingPart, SettingValue
 from stepscope.settings import RunSpec
-from stepscope.settings.load_settings import tomllib, with_changes
+from stepscope.settings.load_settings import with_changes
 from stepscope.units import format_count
 
 _SHEETS = resources.files(__package__).joinpath("sheets")
@@ -63,7 +64,7 @@ class Sheet:
 
 def read_sheet(name: str) -> Sheet:
     """Read the sheet of a lab."""
-    written = tomllib.loads(_SHEETS.joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    written = parse_toml(_SHEETS.joinpath(f"{name}.toml").read_text(encoding="utf-8"))
     combinations = grid(written.pop("over", {}))
     settings = tuple(
         Setting({**values, **listed}, shown)

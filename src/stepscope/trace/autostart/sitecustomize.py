@@ -14,11 +14,13 @@ def _begin() -> None:
     sys.path[:] = [entry for entry in sys.path if entry != here]
     request = os.environ.pop("STEPSCOPE_TRACE", None)
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    rest = os.pathsep.join(entry for entry in path if entry != here)
-    if rest:
-        os.environ["PYTHONPATH"] = rest
-    else:
+    rest = os.environ.pop("STEPSCOPE_PYTHONPATH", None)
+    if rest is None:  # not set, unless it was set for a process that is not traced
+        rest = os.pathsep.join(entry for entry in path if entry != here) or None
+    if rest is None:
         os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = rest
     if request is not None:
         from stepscope.trace.bootstrap import attach
 
