@@ -85,6 +85,16 @@ def family_differs(others: int, rounds: int) -> Question:
     return ask
 
 
+def leader_is_alone(settings: int, rounds: int) -> Question:
+    """Whether any of several equal settings is called worse than the one that looks best."""
+
+    def ask(noise: Noise, chance: random.Random) -> bool:
+        rates = rounds_of([1.0] * settings, rounds, noise, chance)
+        return len(decide.leaders(dict(enumerate(rates)))) < settings
+
+    return ask
+
+
 def interval_misses(rounds: int) -> Question:
     """Whether the interval misses a true ratio of 1.1."""
 
@@ -181,6 +191,12 @@ def questions() -> Iterator[tuple[str, float, Question]]:
         for rounds in (3, 6):
             name = f"{others} equal to the first, {rounds} rounds: differs"
             yield name, 0.05, family_differs(others, rounds)
+    for rounds in (3, 6):
+        yield (
+            f"best of 6 equal, {rounds} rounds: others are worse",
+            0.05,
+            leader_is_alone(6, rounds),
+        )
     for rounds in (3, 5, 10):
         yield f"interval of {rounds} rounds misses the truth", 0.05, interval_misses(rounds)
     for runs in (3, 6, 10):

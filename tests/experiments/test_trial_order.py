@@ -87,6 +87,12 @@ def test_the_order_differs_between_rounds() -> None:
     assert len({tuple(order) for order in orders}) == 4
 
 
+def test_over_as_many_rounds_as_settings_each_is_once_at_each_place() -> None:
+    trials = plan_trials([{"workers": number} for number in range(6)], 6, seed=1)
+    places = {(trial.index % 6, trial.values["workers"]) for trial in trials}
+    assert len(places) == 36
+
+
 @pytest.mark.parametrize("repeats", [0, -1, 10**9])
 def test_a_plan_without_trials_or_without_end_is_refused(repeats: int) -> None:
     with pytest.raises(RequestError):

@@ -22,6 +22,7 @@ from stepscope.stats.decide import (
     design,
     family,
     gate,
+    leaders,
     race,
     rounds_for,
     spent,
@@ -168,6 +169,14 @@ def test_a_family_widens_its_intervals_and_decides_by_holm():
     assert family([]) == []
 
 
+def test_leaders_are_the_best_and_all_that_are_not_shown_to_be_below_it():
+    rates = {"slow": [1.0, 1.01, 0.99], "a": [2.0, 2.02, 1.98], "b": [2.01, 2.0, 1.99]}
+    assert set(leaders(rates)) == {"a", "b"}
+    assert leaders({"b": [1.0], "a": [2.0]}) == ["a", "b"]
+    assert leaders({"failed": [None, None], "a": [1.0, None]}) == ["a"]
+    assert leaders({"failed": [None]}) == []
+
+
 # --- gates ----------------------------------------------------------------------------------------
 
 
@@ -277,7 +286,16 @@ def bench(monkeypatch):
 
 @pytest.mark.parametrize(
     "question",
-    ["5 equal", "interval of 10", "sets of 6", "gate", "race of", "race, the", "after 6"],
+    [
+        "5 equal",
+        "of 6 equal",
+        "interval of 10",
+        "sets of 6",
+        "gate",
+        "race of",
+        "race, the",
+        "after 6",
+    ],
 )
 def test_wrong_answers_are_as_rare_as_promised(bench, question, capsys):
     assert bench(question) == 0

@@ -1,13 +1,12 @@
-"""Which trials: a grid of settings, each once in a round, every round in another random order.
+"""Which trials: a grid of settings, each once in a round, in random and balanced orders.
 
 What slows the machine for a while slows all settings of a round alike, and none is always the
-first. The order is recorded.
+first, or always after the same one. The order and its seed are recorded.
 """
 
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Mapping, Sequence
 
 from stepscope.errors import RequestError, nearest
@@ -16,6 +15,7 @@ from stepscope.files import parse_toml
 from stepscope.records.sweep_folder import Trial
 from stepscope.records.types import SettingValue
 from stepscope.settings.run_settings import ALIASES, field_names
+from stepscope.stats.decide import design
 
 DEFAULT_REPEATS = 6
 _NO_AXES = ("name", "out")  # where a run is recorded, not what it does
@@ -93,9 +93,8 @@ def plan_trials(
         raise RequestError(
             f"wanted 1 to {_MOST_TRIALS:,} trials, found {len(settings) * repeats:,}."
         )
-    chance = random.Random(seed)
-    trials: list[Trial] = []
-    for repeat in range(1, repeats + 1):
-        for values in chance.sample(settings, len(settings)):
-            trials.append(Trial(len(trials), dict(values), repeat))
-    return trials
+    orders = design(range(len(settings)), repeats, seed)
+    planned = [(place, repeat) for repeat, order in enumerate(orders, 1) for place in order]
+    return [
+        Trial(index, dict(settings[place]), repeat) for index, (place, repeat) in enumerate(planned)
+    ]

@@ -1938,10 +1938,10 @@ class MemoryRemedy(TypedDict):
     applies: bool
     reason: str | None
     saved_bytes: int | None
-    spread_bytes: NotRequired[int]
+    saved_interval_bytes: NotRequired[list[int] | None]
     differs: NotRequired[bool]
     step_time_ratio: NotRequired[float]
-    step_time_spread: NotRequired[float]
+    step_time_interval: NotRequired[list[float] | None]
     step_time_differs: NotRequired[bool]
     same_losses: NotRequired[bool]
     without_bytes: NotRequired[list[int]]
@@ -1959,6 +1959,7 @@ class MemoryLabAnswer(TypedDict):
     readings: list[PhaseReading]
     freed: list[FreedMemory]
     remedies: list[MemoryRemedy]
+    orders: list[list[str]]
 
 
 class SecondEpochForecast(TypedDict):

@@ -5,8 +5,9 @@ not. A ratio is the throughput of the other over that of the baseline: above 1 t
 Throughputs are compared by their logarithms, because noise is multiplicative, and so that the
 answer does not depend on which of the two is the baseline.
 
-`design` orders the runs, `contrast` compares two settings, `family` several with one, `gate` asks
-whether a setting loses more than a margin, `race` chooses among settings, `rounds_for` plans.
+`design` orders the runs, `contrast` compares two settings, `family` several with one, `leaders`
+finds the best and what is not shown to be worse, `gate` asks whether a setting loses more than a
+margin, `race` chooses among settings, `rounds_for` plans.
 `bench/decide.py` shows by simulation that their error rates hold.
 """
 
@@ -201,6 +202,24 @@ def _on_its_side_of_1(ratio: Ratio | None, answer: Verdict) -> Ratio | None:
     if answer == FASTER:
         return replace(ratio, low=max(1.0, ratio.low))
     return replace(ratio, high=min(1.0, ratio.high)) if answer == SLOWER else ratio
+
+
+def leaders(rates: Mapping[Setting, Rates], error: float = ERROR) -> list[Setting]:
+    """Return the setting of the highest mean, then those that are not shown to be below it.
+
+    Any two could be the ones that are compared, so each pair has its share of the error rate.
+    """
+    means = {
+        each: fmean(math.log(rate) for rate in found if rate)
+        for each, found in rates.items()
+        if any(found)
+    }
+    if not means:
+        return []
+    best, *others = sorted(means, key=lambda each: -means[each])
+    of_a_pair = error / max(1, math.comb(len(means), 2))
+    compared = {each: contrast(rates[best], rates[each], of_a_pair) for each in others}
+    return [best, *(each for each in compared if verdict(compared[each]) != SLOWER)]
 
 
 # --- Whether a setting loses more than a margin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from quiet_lab import run_quietly
 
 from stepscope.errors import RequestError
 from stepscope.experiments.labs import lab_answers, lab_runner
-from stepscope.experiments.labs.lab_answers import one_worker_and_more
+from stepscope.experiments.labs.lab_answers import best_by_figure, one_worker_and_more
 from stepscope.experiments.labs.lab_plan import (
     LabRequest,
     Setting,
@@ -179,12 +180,11 @@ def test_rounds_that_only_one_side_completed_are_left_out_and_one_round_has_no_v
     short = tried_with(200, 210)
     gone = replace(short.trials[0], status="failed", metrics={})
     other = SettingTrials(short.setting, (gone, short.trials[1]), short.folders)
-    ratio = compare(tried_with(100, 105), other)
-    assert (ratio.rounds, ratio.ratio) == (1, pytest.approx(2))
-    assert "cannot tell" in describe_ratio(ratio, "one")
-    assert "no round" in describe_ratio(
-        compare(tried_with(100), replace(other, trials=(gone,))), "one"
-    )
+    (found,) = compare(tried_with(100, 105), [other])
+    assert (found.ratio.rounds, found.ratio.ratio) == (1, pytest.approx(2))
+    assert "cannot tell" in describe_ratio(found, "one")
+    (none,) = compare(tried_with(100), [replace(other, trials=(gone,))])
+    assert "no round" in describe_ratio(none, "one")
 
 
 def test_trials_of_one_epoch_are_compared_without_their_start():
@@ -196,7 +196,7 @@ def test_trials_of_one_epoch_are_compared_without_their_start():
     )
     short = replace(whole, trials=trials)
     assert short.row("samples_per_s")["samples_per_s"] == short.median_of("samples_per_s") == 151
-    assert compare(whole, short).ratio == pytest.approx(1.51, rel=0.001)
+    assert compare(whole, [short])[0].ratio.ratio == pytest.approx(1.51, rel=0.001)
 
 
 def test_a_row_has_an_interval_from_two_rounds_on_and_the_reason_of_a_trial_that_died():
@@ -226,6 +226,30 @@ def test_more_workers_are_called_better_only_where_the_rounds_show_it():
     assert noise.chosen is None
     once = conclude(tried_with(100, workers=1), tried_with(150, workers=2))
     assert "cannot tell" in once.answer
+
+
+def networks(**rates: Sequence[float]) -> SheetTrials:
+    plan = plan_of("architectures", data="shapes")
+    settings = []
+    for model, found in rates.items():
+        tried = tried_with(*found, model=model)
+        for trial in tried.trials:
+            trial.metrics["test_accuracy"] = trial.metrics["samples_per_s"] / 1000
+        settings.append(tried)
+    return SheetTrials(plan, settings, [])
+
+
+def test_networks_that_are_not_told_apart_have_no_winner():
+    clear = best_by_figure(networks(a=[300, 301, 302], b=[200, 201, 202]), []).answer
+    assert "a is the most accurate (30.1 % on the test set); a is the fastest (301" in clear
+    tied = best_by_figure(
+        networks(a=[300, 310, 290], b=[305, 290, 296], c=[100, 101, 99]), []
+    ).answer
+    assert "a (300 samples/s) is not shown to be faster than b" in tied
+    assert "fastest" not in tied
+    once = best_by_figure(networks(a=[300], b=[200], c=[1], d=[2], e=[3]), []).answer
+    assert "a (300 samples/s) is not shown to be faster than 4 others" in once
+    assert "accuracies vary with the seed" in once
 
 
 @pytest.mark.parametrize(

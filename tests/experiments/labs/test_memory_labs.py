@@ -14,10 +14,10 @@ from stepscope.experiments.labs.procedures import memory_lab, second_epoch_lab
 from stepscope.experiments.labs.procedures.memory_lab import (
     Remedy,
     by_phase,
-    measured_change,
     peak_phase,
     remedies_for,
     try_steps,
+    weigh_remedies,
     what_frees,
 )
 from stepscope.experiments.labs.procedures.second_epoch_lab import choose_limit, nothing_lost
@@ -46,19 +46,26 @@ def test_no_lab_loads_torch_or_numpy_when_it_is_imported():
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.mark.parametrize(
-    ("rounds", "neutral", "expected"),
-    [
-        ([30, 20, 40], 0, (30, 20, True)),
-        ([5, -15, 2], 0, (2, 20, False)),
-        ([-50, -51, -52], 0, (-51, 2, True)),
-        ([0.5, 1.5], 1, (1.0, 1.0, False)),
-    ],
-)
-def test_a_change_is_a_difference_if_it_is_larger_than_the_range_of_its_rounds(
-    rounds, neutral, expected
-):
-    assert measured_change(rounds, neutral) == expected
+def memory_trials(*peaks, step_s=0.01):
+    return [{"peak_bytes": peak, "step_s": [step_s] * 4, "losses": [1.0]} for peak in peaks]
+
+
+def test_remedies_are_told_apart_from_noise_together():
+    remedies = [Remedy("half", ""), Remedy("a little", ""), Remedy("equal", "")]
+    trials = {
+        "unchanged": memory_trials(200 * MIB, 201 * MIB, 199 * MIB),
+        "half": memory_trials(100 * MIB, 100 * MIB, 101 * MIB, step_s=0.02),
+        # Its rounds all lie below those of the unchanged training, as they do once in twenty times.
+        "a little": memory_trials(196 * MIB, 197 * MIB, 190 * MIB),
+        "equal": memory_trials(201 * MIB, 199 * MIB, 200 * MIB),
+    }
+    half, little, equal = weigh_remedies(remedies, trials).values()
+    assert (half["differs"], little["differs"], equal["differs"]) == (True, False, False)
+    assert half["saved_bytes"] == pytest.approx(100 * MIB, rel=0.02)
+    low, high = half["saved_interval_bytes"]
+    assert low < half["saved_bytes"] < high
+    assert (half["step_time_ratio"], half["step_time_differs"]) == (pytest.approx(2), True)
+    assert not equal["step_time_differs"]
 
 
 def reading(step, phase, end, peak, in_use):

@@ -13,9 +13,8 @@ from stepscope.experiments.labs.lab_trials import (
     describe_ratio,
 )
 from stepscope.hardware.host import usable_cpus
-from stepscope.stats.decide import FASTER, verdict
+from stepscope.stats.decide import leaders, race
 from stepscope.stats.intervals import known_mean, median
-from stepscope.stats.ratios import tie
 from stepscope.units import format_bytes, format_count, format_duration, format_known, format_share
 
 
@@ -33,24 +32,60 @@ Answer = Callable[[SheetTrials, Sequence[LabRow]], Conclusion]
 Known = tuple[SettingTrials, float]
 
 NOTHING_COMPLETED = "No answer: no training completed."
-ONE_RUN = "One run each: small differences may be noise"
+ONE_RUN = "One run each: too few to tell differences from noise"
+_MOST_NAMED = 3
 
 
 def best_by_figure(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
     """Name the most accurate, the fastest and the smallest network."""
-    most = _best(trials.settings, "test_accuracy")
-    fastest = _best(trials.settings, "samples_per_s")
-    least = _best(trials.settings, "peak_memory_bytes", min)
-    if most is None or fastest is None:
+    best = [
+        _best_network(trials, "test_accuracy", ("more accurate", "the most accurate"), _on_tests),
+        _best_network(
+            trials, "samples_per_s", ("faster", "the fastest"), "{:,.0f} samples/s".format
+        ),
+        _best_network(
+            trials, "peak_memory_bytes", ("smaller", "the smallest"), _at_peak, lowest=True
+        ),
+    ]
+    if best[0] is None or best[1] is None:
         return Conclusion(NOTHING_COMPLETED, holds=False)
-    answer = (
-        f"After {_epochs(trials)} {_value(most[0], 'model')} is the most accurate "
-        f"({format_share(most[1])} on the test set), "
-        f"{_value(fastest[0], 'model')} the fastest ({fastest[1]:,.0f} samples/s)"
-    )
-    if least is not None:
-        answer += f", {_value(least[0], 'model')} the smallest ({format_bytes(least[1])} at peak)"
-    return Conclusion(f"{answer}.{_caveat(trials)}")
+    answer = "; ".join(filter(None, best))
+    return Conclusion(f"After {_epochs(trials)} {answer}. {_one_seed(trials)}{_caveat(trials)}")
+
+
+def _best_network(
+    trials: SheetTrials,
+    figure: str,
+    words: tuple[str, str],
+    show: Callable[[float], str],
+    *,
+    lowest: bool = False,
+) -> str | None:
+    """Say which network is the best by a figure, or than which it is not shown to be better."""
+    found = _leaders(trials.settings, figure, lowest=lowest)
+    if not found:
+        return None
+    best, *others = found
+    name, value = _value(best, "model"), show(best.median_of(figure) or 0.0)
+    comparative, superlative = words
+    if not others:
+        return f"{name} is {superlative} ({value})"
+    return f"{name} ({value}) is not shown to be {comparative} than {_listed(others, 'model')}"
+
+
+def _listed(others: Sequence[SettingTrials], name: str) -> str:
+    """Name up to three settings, or count them."""
+    if len(others) > _MOST_NAMED:
+        return f"{len(others)} others"
+    return " and ".join(str({**each.setting.values, **each.setting.shown}[name]) for each in others)
+
+
+def _on_tests(share: float) -> str:
+    return f"{format_share(share)} on the test set"
+
+
+def _at_peak(size_bytes: float) -> str:
+    return f"{format_bytes(size_bytes)} at peak"
 
 
 _RATES = {"shared": "with a shared learning rate", "own": "with its own learning rate"}
@@ -60,22 +95,22 @@ def best_by_rate(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
     """Name the best optimiser, at a shared learning rate and at its own."""
     found = []
     for rate in dict.fromkeys(each.setting.shown["rate"] for each in trials.settings):
-        best = _best(
-            [each for each in trials.settings if each.setting.shown["rate"] == rate],
-            "train_accuracy",
-        )
-        if best is not None:
+        those = [each for each in trials.settings if each.setting.shown["rate"] == rate]
+        if ranked := _leaders(those, "train_accuracy"):
+            best, *others = ranked
+            accuracy = format_share(best.median_of("train_accuracy") or 0.0)
+            tied = f", not shown to differ from {_listed(others, 'optimiser')}" if others else ""
             found.append(
-                f"for {best[0].setting.shown['optimiser']} {_RATES.get(rate, rate)} "
-                f"({format_share(best[1])}, lr {_value(best[0], 'lr')})"
+                f"for {best.setting.shown['optimiser']} {_RATES.get(rate, rate)} "
+                f"({accuracy}, lr {_value(best, 'lr')}{tied})"
             )
     if not found:
         return Conclusion(NOTHING_COMPLETED, holds=False)
     times = [time for each in trials.settings for time in each.values_of("epoch_s")]
     return Conclusion(
         f"Training accuracy after {_epochs(trials)} is highest {' and '.join(found)}. "
-        f"An epoch took {format_duration(min(times))} to {format_duration(max(times))}."
-        f"{_caveat(trials)}"
+        f"An epoch took {format_duration(min(times))} to {format_duration(max(times))}. "
+        f"{_one_seed(trials)}{_caveat(trials)}"
     )
 
 
@@ -88,8 +123,8 @@ def ratio_to_first(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
     name = _value(first, "device")
     if others:
         ratios = (
-            f"{_value(each, 'device')} is {describe_ratio(compare(first, each), name)}"
-            for each in others
+            f"{_value(each, 'device')} is {describe_ratio(compared, name)}"
+            for each, compared in zip(others, compare(first, others), strict=True)
         )
         return Conclusion(f"{'; '.join(ratios)}.")
     lacking = ", ".join(each["name"] for each in trials.missing)
@@ -108,9 +143,10 @@ def with_and_without(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
         )
         for figure, show in (("step_s", format_duration), ("train_accuracy", format_share))
     )
+    first, second = trials.settings[:2]
+    (compared,) = compare(first, [second])
     return Conclusion(
-        f"Without batch norm the network is "
-        f"{describe_ratio(compare(*trials.settings[:2]), 'with it')}. "
+        f"Without batch norm the network is {describe_ratio(compared, 'with it')}. "
         f"A step takes {steps}, and the training accuracy after {_epochs(trials)} is {accuracies}. "
         f"The network has {without:,} parameters, {with_norm - without:,} fewer."
     )
@@ -159,24 +195,28 @@ def small_and_large_batches(trials: SheetTrials, rows: Sequence[LabRow]) -> Conc
 def one_worker_and_more(trials: SheetTrials, rows: Sequence[LabRow]) -> Conclusion:
     """Say whether several workers are faster than one, and why.
 
-    The best number is the smallest that is tied with the fastest.
+    The best number is the smallest that is shown to lose at most 3 % of the fastest's throughput.
     """
     known = {_value(each, "workers"): each for each in trials.settings if each.completed}
-    one, completed = known.pop("1", None), list(known.values())
-    if one is None or not completed:
+    one = known.pop("1", None)
+    if one is None or not known:
         answer = "No answer: it needs one worker and another number of workers to complete."
         return Conclusion(answer, holds=False)
-    fastest = max(completed, key=lambda each: each.median_of("samples_per_s") or 0.0)
-    if verdict(compare(one, fastest)) == FASTER:
-        best = next(
-            each for each in completed if each is fastest or tie(compare(fastest, each)) == "tied"
-        )
-        number, chosen = _value(best, "workers"), best
-        advice = f"Use {number} workers: {describe_ratio(compare(one, best), 'one')}"
+    ascending = sorted([("1", one), *known.items()], key=lambda pair: int(pair[0]))
+    raced = race({number: each.in_rounds("samples_per_s") for number, each in ascending}, "1")
+    ratios = dict(zip(known, compare(one, [*known.values()]), strict=True))
+    if raced is not None and raced.pick != "1":
+        number, chosen = raced.pick, known[raced.pick]
+        advice = f"Use {number} workers: {describe_ratio(ratios[number], 'one')}"
+        if not raced.shown:
+            advice += ". Whether another number is better still takes more rounds"
     else:
-        best, number, chosen = fastest, _value(fastest, "workers"), None
-        ratio = describe_ratio(compare(one, best), "one")
-        advice = f"Keep one worker: no other number is proven faster; {number} workers are {ratio}"
+        number, chosen = max(known, key=lambda n: known[n].median_of("samples_per_s") or 0.0), None
+        advice = (
+            f"Keep one worker: no other number is shown to be faster; {number} workers are "
+            f"{describe_ratio(ratios[number], 'one')}"
+        )
+    best = known[number]
     changes = []
     for subject, figure in (
         ("the loop waits {} per batch", "phases.data"),
@@ -236,6 +276,17 @@ def _best(
     return choose(known, key=lambda pair: pair[1]) if known else None
 
 
+def _leaders(
+    tried: Sequence[SettingTrials], figure: str, *, lowest: bool = False
+) -> list[SettingTrials]:
+    """Return the best setting, then those that are not shown to be worse."""
+    rates = {
+        place: [1 / each if lowest and each else each for each in found.in_rounds(figure)]
+        for place, found in enumerate(tried)
+    }
+    return [tried[place] for place in leaders(rates)]
+
+
 def _no_epoch(trials: SheetTrials) -> Conclusion:
     tried = trials.settings
     reason = tried[0].status if tried else trials.missing[0]["reason"]
@@ -252,6 +303,11 @@ def _value(trials: SettingTrials, name: str) -> str:
 
 def _epochs(trials: SheetTrials) -> str:
     return format_count(trials.plan.spec.epochs, "epoch")
+
+
+def _one_seed(trials: SheetTrials) -> str:
+    """Say that rounds repeat the seed, so that they do not show how much accuracies vary."""
+    return f"All runs have seed {trials.plan.spec.seed}; accuracies vary with the seed."
 
 
 def _caveat(trials: SheetTrials) -> str:

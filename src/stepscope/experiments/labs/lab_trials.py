@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,9 +21,8 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, Trial, load_sweep
 from stepscope.records.types import LabExtras, LabValue, MissingPart
-from stepscope.stats.decide import Ratio, verdict
+from stepscope.stats.decide import Compared, contrast, family
 from stepscope.stats.intervals import interval_of, known_median
-from stepscope.stats.ratios import ratio_of_rounds
 from stepscope.units import format_share
 
 _RATE = "samples_per_s"
@@ -74,6 +73,10 @@ class SettingTrials:
         """Return a figure of every completed trial that has it."""
         found = [_figure(trial, name) for trial in self.completed]
         return [value for value in found if value is not None]
+
+    def in_rounds(self, name: str) -> list[float | None]:
+        """Return a figure in each round; None where the trial did not complete."""
+        return [_figure(t, name) if t in self.completed else None for t in self.trials]
 
     def median_of(self, name: str) -> float | None:
         """Return the median of a figure over the rounds."""
@@ -138,7 +141,6 @@ def try_settings(
         out=folder,
         name=_NAME,
         kind="lab",
-        seed=plan.spec.seed,
     )
     workload = TrainingWorkload(plan.base, quick=True, choice=choice)
     earlier = _earlier_sweep(folder, workload, request)
@@ -184,24 +186,21 @@ def _mixed_rates(tried: Sequence[SettingTrials]) -> list[MissingPart]:
     return [{"name": "comparable throughput", "reason": reason}]
 
 
-def compare(baseline: SettingTrials, other: SettingTrials) -> Ratio | None:
-    """Compare the throughputs of two settings by the rounds that both completed."""
-    before, after = (
-        {trial.repeat: rate for trial in side.completed if (rate := _figure(trial, _RATE))}
-        for side in (baseline, other)
-    )
-    rounds = sorted(before.keys() & after.keys())
-    return ratio_of_rounds([before[each] for each in rounds], [after[each] for each in rounds])
+def compare(baseline: SettingTrials, others: Sequence[SettingTrials]) -> list[Compared]:
+    """Compare the throughputs of settings with one of them, by the rounds that both completed."""
+    before = baseline.in_rounds(_RATE)
+    return family([partial(contrast, before, other.in_rounds(_RATE)) for other in others])
 
 
-def describe_ratio(ratio: Ratio | None, baseline: str) -> str:
+def describe_ratio(compared: Compared, baseline: str) -> str:
     """Describe how fast a setting is compared with a baseline, with the interval."""
+    ratio = compared.ratio
     if ratio is None:
         return f"not comparable with {baseline}: no round completed both"
     interval = "too few rounds for an interval"
     if ratio.low is not None and ratio.high is not None:
         interval = f"{ratio.low:.2f} to {ratio.high:.2f} in {ratio.rounds} rounds"
-    return f"{ratio.ratio:.2f} times as fast as {baseline} ({interval}): {verdict(ratio)}"
+    return f"{ratio.ratio:.2f} times as fast as {baseline} ({interval}): {compared.verdict}"
 
 
 def _by_epoch(run: Run) -> dict[int, dict[str, float | None]]:

@@ -71,8 +71,8 @@ def _print_memory(console: Console, finding: MemoryLabAnswer) -> None:
     rows = [
         [
             remedy["name"],
-            format_known(remedy["saved_bytes"], format_bytes) if remedy["differs"] else "no change",
-            f"x {remedy['step_time_ratio']:.2f}" if remedy["step_time_differs"] else "same",
+            format_known(remedy["saved_bytes"], format_bytes) if remedy["differs"] else "not shown",
+            f"x {remedy['step_time_ratio']:.2f}" if remedy["step_time_differs"] else "not shown",
             remedy["how"],
         ]
         for remedy in finding["remedies"]

@@ -1,8 +1,8 @@
 """Why does a training take so much memory, what frees it and when, and what saves some?
 
 A short run gives the bill, its forecast beside the measured peak. A few steps in another process
-give the memory by phase. Each remedy is tried in turn with the unchanged training, so that a drift
-of the machine affects both.
+give the memory by phase. The remedies and the unchanged training are tried in rounds of balanced
+random orders, so that a drift of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 from stepscope.errors import AnswerIsNo, OutOfMemoryError, RequestError, StepscopeError
@@ -28,6 +29,7 @@ from stepscope.records.types import (
     SettingValue,
 )
 from stepscope.settings import RunSpec
+from stepscope.stats.decide import FASTER, SLOWER, contrast, design, family
 from stepscope.stats.intervals import known_median, median
 from stepscope.supervisor import preflight, start_run
 from stepscope.supervisor.ask_process import MEMORY_TRIAL, ask_process
@@ -187,7 +189,7 @@ def run_lab(spec: RunSpec, listener: RunListener) -> MemoryLabAnswer:
     listener.output("the same steps, phase by phase")
     epochs = 2 if spec.workers else 1
     readings = try_steps(spec, {"phases": True, "steps": steps, "epochs": epochs})["phases"]
-    tried = _try_remedies(spec, {"steps": steps, "epochs": epochs}, listener)
+    tried, orders = _try_remedies(spec, {"steps": steps, "epochs": epochs}, listener)
     largest = peak_phase(readings)
     return {
         "lab": "memory",
@@ -200,6 +202,7 @@ def run_lab(spec: RunSpec, listener: RunListener) -> MemoryLabAnswer:
         "readings": readings,
         "freed": what_frees(bill, spec),
         "remedies": tried,
+        "orders": orders,
     }
 
 
@@ -217,21 +220,25 @@ def _bill_of_a_run(spec: RunSpec, steps: int, listener: RunListener) -> MemoryBi
     return bill
 
 
+_UNCHANGED = "unchanged"
+
+
 def _try_remedies(
     spec: RunSpec, length: MemoryTrialOptions, listener: RunListener
-) -> list[MemoryRemedy]:
-    """Try the unchanged training and every remedy in turn; return the largest saving first."""
-    remedies = list(remedies_for(spec))
-    trials: dict[str, list[MemoryTrialFigures]] = {each.name: [] for each in remedies}
-    unchanged: list[MemoryTrialFigures] = []
+) -> tuple[list[MemoryRemedy], list[list[str]]]:
+    """Try the unchanged training and every remedy in rounds, each in another balanced order.
+
+    Return the remedies, the largest saving first, and the orders.
+    """
+    remedies = {_UNCHANGED: Remedy(_UNCHANGED, ""), **{r.name: r for r in remedies_for(spec)}}
+    trials: dict[str, list[MemoryTrialFigures]] = {name: [] for name in remedies}
     refused: dict[str, str] = {}
     # Only the samples of these steps: the bill has counted the whole data set.
     few = length["steps"] * spec.batch_size * spec.accumulate
     limited = spec.model_copy(update={"samples": min(spec.samples or few, few)})
-    for number in range(1, ROUNDS + 1):
-        listener.output(f"round {number} of {ROUNDS}: unchanged")
-        unchanged.append(try_steps(limited, length))
-        for each in [remedy for remedy in remedies if remedy.name not in refused]:
+    orders = design([*remedies], ROUNDS)
+    for number, order in enumerate(orders, 1):
+        for each in [remedies[name] for name in order if name not in refused]:
             listener.output(f"round {number} of {ROUNDS}: {each.name}")
             changed = limited.model_copy(update=dict(each.settings))
             try:
@@ -240,56 +247,71 @@ def _try_remedies(
                 refused[each.name] = str(error)
             else:
                 trials[each.name].append(figures)
+    if any(trial["peak_bytes"] is None for made in trials.values() for trial in made):
+        why = "this system has no resettable peak of a process's memory"
+        refused = dict.fromkeys(remedies, why)
+    del remedies[_UNCHANGED]
+    tried = weigh_remedies([r for r in remedies.values() if r.name not in refused], trials)
     results = [
-        _result(each, unchanged, trials[each.name], refused.get(each.name)) for each in remedies
+        tried.get(each.name) or _refused(each, refused[each.name]) for each in remedies.values()
     ]
-    return sorted(results, key=lambda each: (not each["applies"], -(each["saved_bytes"] or 0)))
+    results.sort(key=lambda each: (not each["applies"], -(each["saved_bytes"] or 0)))
+    return results, orders
 
 
-def _result(
-    remedy: Remedy,
-    unchanged: Sequence[MemoryTrialFigures],
-    tried: Sequence[MemoryTrialFigures],
-    refused: str | None,
-) -> MemoryRemedy:
-    before = [peak for trial in unchanged if (peak := trial["peak_bytes"]) is not None]
-    after = [peak for trial in tried if (peak := trial["peak_bytes"]) is not None]
-    if refused is None and len(before) + len(after) < len(unchanged) + len(tried):
-        refused = "this system has no resettable peak of a process's memory"
-    result: MemoryRemedy = {
+def _refused(remedy: Remedy, reason: str | None) -> MemoryRemedy:
+    return {
         "name": remedy.name,
         "how": remedy.how,
-        "applies": refused is None,
-        "reason": refused,
+        "applies": reason is None,
+        "reason": reason,
         "saved_bytes": None,
     }
-    if refused is not None:
-        return result
-    saved, spread, differs = measured_change(
-        [first - second for first, second in zip(before, after, strict=True)], neutral=0
-    )
-    times_s = zip(_step_times(unchanged), _step_times(tried), strict=True)
-    ratio, ratio_spread, ratio_differs = measured_change(
-        [second / first for first, second in times_s], neutral=1
-    )
-    return {
-        **result,
-        "saved_bytes": round(saved),
-        "spread_bytes": round(spread),
-        "differs": differs,
-        "step_time_ratio": ratio,
-        "step_time_spread": ratio_spread,
-        "step_time_differs": ratio_differs,
-        "same_losses": all(trial["losses"] == unchanged[0]["losses"] for trial in tried),
-        "without_bytes": before,
-        "with_bytes": after,
-    }
 
 
-def measured_change(rounds: Sequence[float], neutral: float) -> tuple[float, float, bool]:
-    """Return the median and range of the rounds, and whether it differs from `neutral` by more."""
-    middle, spread = median(rounds), max(rounds) - min(rounds)
-    return middle, spread, abs(middle - neutral) > spread
+def weigh_remedies(
+    remedies: Sequence[Remedy], trials: Mapping[str, Sequence[MemoryTrialFigures]]
+) -> dict[str, MemoryRemedy]:
+    """Compare the peaks and the step times with those of the unchanged training.
+
+    The verdicts on all peaks hold together, and so do those on all step times.
+    """
+    unchanged = trials[_UNCHANGED]
+    peaks, times_s = (
+        {name: figure_of(made) for name, made in trials.items()}
+        for figure_of in (_peaks, _step_times)
+    )
+    weighed_peaks, weighed_times = (
+        family([partial(contrast, of[_UNCHANGED], of[each.name]) for each in remedies])
+        for of in (peaks, times_s)
+    )
+    before = median(peaks[_UNCHANGED]) if unchanged else 0.0
+    found: dict[str, MemoryRemedy] = {}
+    for remedy, by_peak, by_time in zip(remedies, weighed_peaks, weighed_times, strict=True):
+        assert by_peak.ratio is not None, "every remedy was tried in every round"
+        assert by_time.ratio is not None, "every step takes some time"
+        peak, step = by_peak.ratio, by_time.ratio
+        known = peak.low is not None and peak.high is not None
+        ends = (peak.high, peak.low) if known else ()
+        found[remedy.name] = {
+            **_refused(remedy, None),
+            "saved_bytes": round((1 - peak.ratio) * before),
+            "saved_interval_bytes": [round((1 - (end or 0.0)) * before) for end in ends] or None,
+            "differs": by_peak.verdict in (FASTER, SLOWER),
+            "step_time_ratio": step.ratio,
+            "step_time_interval": [step.low, step.high] if step.low and step.high else None,
+            "step_time_differs": by_time.verdict in (FASTER, SLOWER),
+            "same_losses": all(
+                trial["losses"] == unchanged[0]["losses"] for trial in trials[remedy.name]
+            ),
+            "without_bytes": [round(peak) for peak in peaks[_UNCHANGED]],
+            "with_bytes": [round(peak) for peak in peaks[remedy.name]],
+        }
+    return found
+
+
+def _peaks(trials: Sequence[MemoryTrialFigures]) -> list[float]:
+    return [peak for trial in trials if (peak := trial["peak_bytes"]) is not None]
 
 
 def _step_times(trials: Sequence[MemoryTrialFigures]) -> list[float]:
@@ -309,11 +331,13 @@ def _answer(bill: MemoryBill, phase: str | None, remedies: Sequence[MemoryRemedy
     best = next((each for each in remedies if each["applies"] and each["differs"]), None)
     saved_bytes = 0 if best is None else best["saved_bytes"] or 0
     if best is None or saved_bytes <= 0:
-        advice = "No remedy saves more than the trials vary."
+        advice = "No remedy is shown to save memory."
     else:
-        times = f"{best['step_time_ratio']:.2f} times" if best["step_time_differs"] else "about"
+        step = "no difference in the time of a step is detected"
+        if best["step_time_differs"]:
+            step = f"a step takes {best['step_time_ratio']:.2f} times as long"
         advice = (
-            f"The best remedy, {best['name']} ({best['how']}), saves {format_bytes(saved_bytes)}; "
-            f"a step takes {times} as long."
+            f"The largest saving seen is that of {best['name']} ({best['how']}), "
+            f"{format_bytes(saved_bytes)}; {step}."
         )
     return f"The training {took}{reached}; most of it: {largest}. {advice}"

@@ -269,7 +269,7 @@ def _answer(known: Sequence[dict[str, Any]], repeats: int) -> str:
         f"({format_share(row['loading_s'] / row['total_s'])} of it waiting)"
         for row in best.values()
     ]
-    sentences = [f"At best an epoch takes {', '.join(times)}"]
+    sentences = [f"The shortest epochs took {', '.join(times)}"]
     streamed = [row for row in known if row.get("access") == "stream"]
     for place in dict.fromkeys(row["place"] for row in streamed):
         those = sorted((e for e in streamed if e["place"] == place), key=itemgetter("workers"))
