@@ -44,6 +44,25 @@ def fused() -> list[Case]:
     return cases
 
 
+def own_update() -> list[Case]:
+    """An update that a script writes itself, in a loop over tensors, and that of torch."""
+    cases = []
+    for count, size in ((100, 1_000), (400, 1_000), (60, 180_000)):
+        weights = tensors_of(count, size)
+        moments = [(torch.zeros(size), torch.zeros(size)) for _ in weights]
+
+        def update(weights: list[nn.Parameter] = weights, moments: list = moments) -> None:
+            with torch.no_grad():
+                for weight, (first, second) in zip(weights, moments, strict=True):
+                    first.copy_(0.9 * first + 0.1 * weight.grad)
+                    second.copy_(0.999 * second + 0.001 * weight.grad * weight.grad)
+                    weight.sub_(1e-3 * first / (torch.sqrt(second) + 1e-8))
+
+        ours = optim.Adam(tensors_of(count, size), lr=1e-3, foreach=True)
+        cases.append((f"Adam, {count} tensors of {size:,}", update, ours.step))
+    return cases
+
+
 def small_network(width: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, width, 3, padding=1),
@@ -144,7 +163,15 @@ def no_grad() -> list[Case]:
 
 CASES = {
     each.__name__: each
-    for each in (fused, channels_last, single_precision, threads, no_anomaly_detection, no_grad)
+    for each in (
+        fused,
+        own_update,
+        channels_last,
+        single_precision,
+        threads,
+        no_anomaly_detection,
+        no_grad,
+    )
 }
 
 

@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from written_tables import write_tables
 
 from stepscope.analyze.findings import Finding, findings_of
+from stepscope.analyze.findings.finding import RunView
+from stepscope.analyze.findings.wall_time_findings import work_in_loop
 from stepscope.records import schema
+from stepscope.records.run_reader import Run
 
 PHASES_S = {"data": 0.0, "transfer": 0.0, "forward": 0.03, "backward": 0.06, "optimizer": 0.01}
 Step = dict[str, Any]
@@ -35,12 +38,14 @@ class Planted:
     events: Sequence[Mapping[str, Any]] = ()
     info: dict[str, Any] = field(default_factory=dict)
 
-    def findings(self) -> dict[str, Finding]:
+    def run(self) -> Run:
         epochs = [*self._epochs(), *self.evaluations]
         tables = ([*self._steps()], epochs, [*self.telemetry])
         info = {"spec": {"workers": 0}, **self.info}
-        run = write_tables(self.path, *tables, events=self.events, **info)
-        found = findings_of(run)
+        return write_tables(self.path, *tables, events=self.events, **info)
+
+    def findings(self) -> dict[str, Finding]:
+        found = findings_of(self.run())
         assert all(0 < finding.weight <= 1 for finding in found)
         for finding in found:
             assert finding.text.endswith(".")
@@ -171,6 +176,19 @@ def test_slow_samples_are_not_hidden_behind_more_workers(tmp_path: Path) -> None
     assert finding.saves_s == pytest.approx(120 / 5 * 0.3, rel=0.05)
 
 
+def test_cheaper_loading_saves_time_of_evaluations_too(tmp_path: Path) -> None:
+    # On one CPU, workers would bring nothing.
+    info = {"summary": {"loader": part("collate")}, "environment": {"cpus_usable": 1}}
+    row = {"epoch": 1, "split": "test", "start_s": 10.0, "total_s": 6.0, "loading_s": 5.0}
+    slow = LOADED | {"load_cpu_s": LOADED["load_s"]}
+    without, with_evaluation = (
+        Planted(tmp_path / str(len(rows)), slow, info=info, evaluations=rows).findings()
+        for rows in ((), (row,))
+    )
+    saved_s = with_evaluation["slow_collate"].saves_s - without["slow_collate"].saves_s
+    assert saved_s == pytest.approx(5.0)
+
+
 def restarting(number: int, step: Step) -> None:
     first = step["step"] == 1
     step |= {"load_s": 0.01, "load_cpu_s": 0.01, "load_worker": number % 16}
@@ -219,6 +237,35 @@ def test_activities_and_lines_in_the_loop_are_found_with_what_they_cost(tmp_path
     assert "train.py:50 and train.py:51 takes 16.7 % of the run" in found["work_in_loop"].text
     assert found["synchronising_reads"].saves_s == pytest.approx(2.0, rel=0.03)
     assert "device" not in f"{found['synchronising_reads']}"
+
+
+def test_lines_of_a_function_count_for_the_line_of_the_loop_that_calls_it(tmp_path: Path) -> None:
+    called = {"call": "train.py:70", "called": "writer.histogram(name, weight)"}
+    stacks = [
+        stack("log.py:10", None, 2.0) | called,
+        stack("log.py:11", "synchronising read", 2.0) | called,
+        stack("train.py:40", "synchronising read", 1.0),
+        stack("train.py:50", None, 1.0),
+    ]
+    found = Planted(tmp_path, {"other_s": 0.05}, info=in_loop(stacks)).findings()
+    assert list(found) == ["work_in_loop", "synchronising_reads"]
+    assert "The code at train.py:70 and train.py:50 takes" in found["work_in_loop"].text
+    assert "`writer.histogram(name, weight)`" in found["work_in_loop"].evidence[0]
+    assert found["work_in_loop"].saves_s == pytest.approx(5.0)
+    assert found["synchronising_reads"].saves_s == pytest.approx(1.0, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("inferred", "name", "saves_s"), [(True, "own_update", 4.0), (False, "work_in_loop", 6.0)]
+)
+def test_an_update_that_the_script_writes_itself_is_named_and_saves_a_part(
+    tmp_path: Path, inferred: bool, name: str, saves_s: float
+) -> None:
+    stacks = [stack("train.py:20", None, 6.0) | {"call": "train.py:70", "called": "updater.step()"}]
+    info = in_loop(stacks, steps_inferred=inferred)
+    [found] = work_in_loop(RunView(Planted(tmp_path, {"other_s": 0.05}, info=info).run()))
+    assert found.name == name
+    assert found.saves_s == pytest.approx(saves_s)
 
 
 def test_work_beside_a_busy_device_costs_no_more_than_its_idle_time(tmp_path: Path) -> None:

@@ -81,6 +81,24 @@ def test_a_call_in_the_script_names_its_activity() -> None:
     assert longest(sampler)["activity"] == "synchronising read"
 
 
+def test_a_line_of_a_function_has_the_line_of_the_training_loop_that_called_it() -> None:
+    def log_step() -> None:
+        time.sleep(0.05)
+
+    state = HookState(AllreduceWatch())
+    with sampled(state) as sampler:
+        for _ in range(3):
+            state.in_backward = True
+            time.sleep(0.03)
+            state.in_backward = False
+            log_step()
+    found = {each["where"]: each for each in sampler.times(IN_TRAINING, 0)}
+    assert found["other"]["code"] == "time.sleep(0.05)"
+    assert found["other"]["called"] == "log_step()"
+    assert found["other"]["call"] != found["other"]["line"]
+    assert found["backward"]["call"] is found["backward"]["called"] is None
+
+
 def test_strings_are_left_out_of_recorded_code() -> None:
     with sampled() as sampler:
         time.sleep({"hunter2": 0.1}["hunter2"])

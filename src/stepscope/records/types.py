@@ -133,12 +133,16 @@ class StackTime(TypedDict):
     """The time of a line of a user script, from samples of its stack.
 
     `where` is a phase of its steps, or `preparation`, `evaluation`, `between epochs`, `shutdown`.
+    `call` is the line in the function with the training loop that led to it, if it is another one,
+    and `called` its text.
     """
 
     where: str
     activity: str | None
     line: str | None
     code: str | None
+    call: NotRequired[str | None]
+    called: NotRequired[str | None]
     total_s: float
     samples: int
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # doubled. 500 tell 10 % from 13 %.
 _MOST = 1024
 _DEEPEST = 200  # frames that are looked at
+_MOST_CALLS = 16  # of the script's own frames that are kept
 _LONGEST_TEXT = 80
 _MOST_LINES = 200
 _STRINGS = re.compile(r"""(["'])(?:\\.|(?!\1).)*(?:\1|$)""")
@@ -76,13 +77,15 @@ _CALLS = (
 )
 
 
+_Call = tuple[CodeType, int]  # and the instruction
+
+
 class _Sample(NamedTuple):
     time_ns: int
     took_ns: int  # since the sample before
     phase: str
     activity: str | None
-    code: CodeType | None  # of the innermost frame of the script, and its instruction
-    instruction: int
+    calls: tuple[_Call, ...]  # the script's own frames, the innermost first
 
 
 class StackSampler:
@@ -125,17 +128,20 @@ class StackSampler:
 
     def _sample(self, frame: FrameType | None, phase: str) -> _Sample | None:
         """Return what the script does; None if it waits for the tracer."""
-        activity, depth, time_ns = None, 0, now_ns()
+        activity, calls, time_ns = None, list[_Call](), now_ns()
         took_ns = time_ns - self._sampled_ns
-        while frame is not None and depth < _DEEPEST:
+        for _ in range(_DEEPEST):
+            if frame is None or len(calls) == _MOST_CALLS:
+                break
             of_script, known = _kind(frame.f_code.co_filename)
-            if known is _OWN_WORK:
-                return None
-            activity = known if known == _IMPORT else activity or known
             if of_script:
-                return _Sample(time_ns, took_ns, phase, activity, frame.f_code, frame.f_lasti)
-            frame, depth = frame.f_back, depth + 1
-        return _Sample(time_ns, took_ns, phase, activity, None, 0)
+                calls.append((frame.f_code, frame.f_lasti))
+            elif not calls:
+                if known is _OWN_WORK:
+                    return None
+                activity = known if known == _IMPORT else activity or known
+            frame = frame.f_back
+        return _Sample(time_ns, took_ns, phase, activity, tuple(calls))
 
     def _add(self, sample: _Sample) -> None:
         self._sampled_ns = sample.time_ns
@@ -148,22 +154,34 @@ class StackSampler:
             self._thread.interval_s *= 2
 
     def times(self, spans: Iterable[EpochSpan], origin_ns: int) -> list[StackTime]:
-        """Return the time of each line by the part of the run, the longest first."""
+        """Return the time of each line by the part of the run, the longest first.
+
+        The functions that are open while gradients are computed contain the training loop. A line
+        of another function has the line of theirs that led to it as its `call`.
+        """
         parts = Parts(spans)
-        found: dict[tuple[str, str | None, str | None, str | None], StackTime] = {}
+        loop = {
+            code for each in self._samples if each.phase == "backward" for code, _ in each.calls
+        }
+        found: dict[tuple[str | None, ...], StackTime] = {}
         for sample in self._samples:
             where = parts.at(seconds(sample.time_ns - origin_ns)) or sample.phase
-            line = text = None
-            if sample.code is not None:
-                line, text = call_at(sample.code, sample.instruction)
-            activity = sample.activity or _activity_of(text)
+            line = text = call = called = None
+            if sample.calls:
+                line, text = call_at(*sample.calls[0])
+                outer = next((each for each in sample.calls if each[0] in loop), None)
+                if outer not in (None, sample.calls[0]):
+                    call, called = call_at(*outer)
+            activity = sample.activity or _activity_of(called) or _activity_of(text)
             entry = found.setdefault(
-                (where, activity, line, text),
+                (where, activity, line, text, call),
                 {
                     "where": where,
                     "activity": activity,
                     "line": line,
                     "code": text,
+                    "call": call,
+                    "called": called,
                     "total_s": 0.0,
                     "samples": 0,
                 },

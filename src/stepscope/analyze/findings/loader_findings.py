@@ -65,6 +65,8 @@ def waiting_for_data(view: RunView) -> Finding | None:
         saves_s -= restart_s(view)
     elif part is not None and part.cause == _SLOW_SAMPLES:
         saves_s += _slow_samples_of_evaluations_s(view)
+    elif part is not None and change.cause == part.cause:  # evaluations load in the same way
+        saves_s += part.share * sum(row["loading_s"] or 0.0 for row in view.evaluations)
     where = f" from {format_count(model.workers, 'worker')}"
     text = f"{format_share(share)} of every step waits for data"
     text += where if model.workers else ", loaded in the training process"
