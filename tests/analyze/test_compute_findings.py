@@ -152,6 +152,18 @@ def test_a_tiny_batch_is_mostly_fixed_cost(tmp_path: Path) -> None:
     assert "tiny_batch" not in larger | of_one_large_sample
 
 
+@pytest.mark.parametrize(("first", "of_the_backward_pass"), [(True, 0.8), (False, 0.4)])
+def test_gradients_that_no_optimiser_uses_cost_a_part_of_the_backward_pass(
+    tmp_path: Path, first: bool, of_the_backward_pass: float
+) -> None:
+    unused = {"unused_gradients": 8, "unused_gradients_first": first}
+    found = findings(tmp_path, unused)["unused_gradients"]
+    assert "for 8 of 10 weight tensors" in found.text
+    assert "requires_grad_(False)" in str(found.change)
+    assert found.saves_s == pytest.approx(of_the_backward_pass * STEPS * STEP["backward_s"])
+    assert "unused_gradients" not in findings(tmp_path / "none")
+
+
 # --- torch.compile
 
 

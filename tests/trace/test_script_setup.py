@@ -160,6 +160,32 @@ def test_the_setup_names_model_optimiser_and_settings() -> None:
     assert not setup["compiled"]
 
 
+@pytest.mark.parametrize(
+    ("updated", "computed", "unused", "first"),
+    [
+        (slice(2, 4), slice(0, 4), 2, True),  # a backbone that is not frozen
+        (slice(0, 2), slice(0, 4), 2, False),
+        (slice(0, 4), slice(0, 4), 0, True),
+        (slice(2, 4), slice(2, 4), 0, True),  # frozen
+        (slice(0, 0), slice(0, 4), 0, True),  # no optimiser of torch updates this model
+    ],
+)
+def test_gradients_that_no_optimiser_uses_are_counted(
+    updated: slice, computed: slice, unused: int, first: bool
+) -> None:
+    model = network()
+    state = watched_state(model)
+    weights = list(model.parameters())
+    for weight in weights[computed]:
+        weight.grad = torch.zeros_like(weight)
+    optimizer = torch.optim.SGD(weights[updated] or [nn.Parameter(torch.ones(1))])
+    state.optimizers[id(optimizer)] = weakref.ref(optimizer)
+    setup = describe_setup(state)
+    assert setup["unused_gradients"] == unused
+    if unused:
+        assert setup["unused_gradients_first"] == first
+
+
 def test_anomaly_detection_is_noted() -> None:
     with torch.autograd.set_detect_anomaly(True):
         assert describe_setup(watched_state(network()))["anomaly_detection"]

@@ -209,12 +209,15 @@ class ScriptSetup(TypedDict):
     """How a user script computes: its model, optimisers and torch's settings.
 
     `dtype` is that of most parameters. `evaluation_with_gradients_s` is the time of evaluations
-    that recorded gradients.
+    that recorded gradients. `unused_gradients` counts the parameters with gradients that no
+    optimiser uses, `unused_gradients_first` says whether they come before all others.
     """
 
     threads: int
     parameters: int
     parameter_tensors: int
+    unused_gradients: NotRequired[int]
+    unused_gradients_first: NotRequired[bool]
     dtype: str | None
     optimizers: list[OptimizerSetup]
     operations: StepOperations | None

@@ -109,6 +109,16 @@ def describe_setup(state: HookState) -> ScriptSetup:
     """Return how the script computes, by what it has called so far."""
     modules = [module for each in list(state.roots.values()) if (module := each()) is not None]
     weights = {id(weight): weight for module in modules for weight in module.parameters()}
+    optimizers = [
+        found for each in list(state.optimizers.values()) if (found := each()) is not None
+    ]
+    updated = {
+        id(weight)
+        for optimizer in optimizers
+        for group in getattr(optimizer, "param_groups", None) or []
+        for weight in group.get("params", ())
+    }
+    unused = [weight.grad is not None and each not in updated for each, weight in weights.items()]
     by_dtype: Counter[str] = Counter()
     for weight in weights.values():
         by_dtype[str(weight.dtype).removeprefix("torch.")] += weight.numel()
@@ -117,11 +127,9 @@ def describe_setup(state: HookState) -> ScriptSetup:
         "parameters": by_dtype.total(),
         "parameter_tensors": len(weights),
         "dtype": by_dtype.most_common(1)[0][0] if by_dtype else None,
-        "optimizers": [
-            _optimizer(optimizer)
-            for each in list(state.optimizers.values())
-            if (optimizer := each()) is not None
-        ],
+        "optimizers": [_optimizer(optimizer) for optimizer in optimizers],
+        "unused_gradients": sum(unused) if updated & weights.keys() else 0,
+        "unused_gradients_first": unused == sorted(unused, reverse=True),
         "operations": None,
         "compiled": any(map(_is_compiled, modules)),
         "anomaly_detection": torch.is_anomaly_enabled(),

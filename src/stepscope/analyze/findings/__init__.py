@@ -29,6 +29,7 @@ _OF_STEPS = (
     compute_findings.double_precision,
     compute_findings.anomaly_detection,
     compute_findings.gradients_in_evaluation,
+    compute_findings.unused_gradients,
     compute_findings.tiny_batch,
     compute_findings.recompilations,
     compute_findings.graph_breaks,

@@ -163,6 +163,30 @@ def gradients_in_evaluation(view: RunView) -> Finding | None:
     )
 
 
+def unused_gradients(view: RunView) -> Finding | None:
+    """Report gradients of weights that no optimiser updates, as of a backbone that is not frozen.
+
+    Without them, the backward pass ends where the updated layers begin. The number of tensors
+    stands for the layers; where others come before them, only half of their work is saved.
+    """
+    setup = _setup(view)
+    unused = setup.get("unused_gradients", 0) if setup else 0
+    if setup is None or not unused:
+        return None
+    share = unused / setup["parameter_tensors"]
+    saved = share if setup.get("unused_gradients_first") else share / 2
+    backward_s = view.mean_s("backward")
+    return saving(
+        view,
+        "unused_gradients",
+        f"The backward pass computes gradients for {unused} of {setup['parameter_tensors']} weight "
+        "tensors that no optimiser updates.",
+        view.of_a_step(backward_s),
+        saves_s=saved * backward_s * len(view.run.steps),
+        change="freeze them: requires_grad_(False) before training",
+    )
+
+
 def tiny_batch(view: RunView) -> Finding | None:
     """Report batches so small that the fixed cost of a step dominates."""
     setup = _setup(view)
