@@ -270,9 +270,12 @@ def test_an_update_that_the_script_writes_itself_is_named_and_saves_a_part(
 
 def test_work_beside_a_busy_device_costs_no_more_than_its_idle_time(tmp_path: Path) -> None:
     stacks = [stack("train.py:40", "synchronising read", 6.0)]
-    idle = {"phases": {"idle": {"share": 0.1, "mean_s": 0.01}}, "issue_s": 0.0, "bound_by": None}
+    waits = {"data": 0.5, "host": 0.06, "launch": 0.04}
+    idle = {"phases": {}, "issue_s": 0.0, "bound_by": "data", "waits": waits, "hidden": None}
     found = Planted(tmp_path, {"other_s": 0.05}, info=in_loop(stacks, device=idle)).findings()
-    assert found["synchronising_reads"].saves_s == pytest.approx(120 * 0.01, rel=0.03)
+    assert found["synchronising_reads"].saves_s == pytest.approx(
+        120 * 0.015 * (1 - 1 / 50), rel=0.03
+    )
 
 
 def test_what_saves_time_comes_before_what_puts_figures_in_doubt(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_reads_in_steps_are_saved_and_others_are_not(tmp_path: Path) -> None:
 
 
 def test_pinned_memory_saves_what_the_device_idles(tmp_path: Path) -> None:
-    device = {"phases": {"idle": {"mean_s": 0.0004}}}
+    device = {"bound_by": "data", "waits": {"data": 0.02, "host": 0.0, "launch": 0.0}}
     run = recorded(tmp_path, device="cuda:0", summary={"wall_s": 20.0, "device": device})
     assert what_if(run, "pin_memory=true").wall_s == pytest.approx(20.0 - 0.0004 * STEPS)
 

@@ -1,4 +1,4 @@
-"""Which share of a step does each phase take, on the host and on an asynchronous device?
+"""Which share of a step does each phase take?
 
 Shares, means and medians cover the steps of full detail outside the dropped epochs. Totals cover
 the whole run; steps without phases enter them by extrapolation.
@@ -12,7 +12,7 @@ from itertools import compress
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
-from stepscope.records.types import DeviceTime, PhaseTime, Summary
+from stepscope.records.types import PhaseTime, Summary
 from stepscope.stats.intervals import quantile
 
 DROP_EPOCHS = 1  # the default of `--drop-epochs`, also used for traces
@@ -78,44 +78,4 @@ def distribution(times_s: Iterable[float], whole_s: float) -> PhaseTime:
         "median_s": quantile(ordered_s, 0.5),
         "p95_s": quantile(ordered_s, 0.95),
         "p99_s": quantile(ordered_s, 0.99),
-    }
-
-
-# --- An asynchronous device
-
-
-_ON_DEVICE = ("transfer", "forward", "backward", "optimizer")
-# The host runs ahead of a busy device and finishes issuing long before it. Where issuing takes
-# about as long as the work itself, the device has nothing queued and waits for the host.
-_HOST_BOUND_FROM = 0.9
-_WAITING_FROM = 0.1
-
-
-def device_time(steps: Table, dropped: Sequence[int]) -> DeviceTime | None:
-    """Return the device's time by phase, and what it waits for; None without such a device."""
-    counted = [
-        is_counted and forward_s is not None
-        for is_counted, forward_s in zip(
-            counted_steps(steps, dropped), steps["forward_device_s"], strict=True
-        )
-    ]
-    if not any(counted):
-        return None
-    times_s = {
-        phase: list(compress(steps[f"{phase}_device_s"], counted))
-        for phase in (*_ON_DEVICE, "idle")
-    }
-    idle_s, whole_s = sum(times_s["idle"]), sum(map(sum, times_s.values()))
-    busy_s = whole_s - idle_s
-    issue_s = sum(sum(compress(steps[f"{phase}_s"], counted)) for phase in _ON_DEVICE)
-    bound_by = "host" if issue_s >= _HOST_BOUND_FROM * busy_s else "device"
-    if idle_s >= _WAITING_FROM * whole_s:
-        bound_by = "data"
-    return {
-        "phases": {
-            phase: {"total_s": sum(each_s), **distribution(each_s, whole_s)}
-            for phase, each_s in times_s.items()
-        },
-        "issue_s": issue_s,
-        "bound_by": bound_by if busy_s else None,
     }

@@ -10,7 +10,6 @@ from typing import cast
 from stepscope.analyze.energy_use import energy_of
 from stepscope.analyze.memory_use import compare_with_forecast
 from stepscope.analyze.phase_shares import (
-    device_time,
     dropped_epochs_of,
     phase_shares,
     time_by_phase,
@@ -25,6 +24,7 @@ from stepscope.analyze.roofline import FIGURES, NOTHING_COUNTED, how_near_the_li
 from stepscope.analyze.throttled_time import throttling_of
 from stepscope.analyze.verdict import verdict_on
 from stepscope.analyze.wall_time import wall_spans
+from stepscope.analyze.what_binds import device_time
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
@@ -97,7 +97,7 @@ def summarize(run: Run, measured: Measured) -> Summary:
         "accounted_share": accounted_share(steps, trained),
         "unattributed_share": phases["other"]["share"] if phases else None,
         "phases": phases,
-        "device": device_time(steps, dropped),
+        "device": device_time(steps, dropped, measured.script.get("stacks") or ()),
         "communication": exposed_communication(steps, dropped),
         "off_blocks": cost_by_off_blocks(steps),
         "train_accuracy": trained[-1]["accuracy"] if trained else None,

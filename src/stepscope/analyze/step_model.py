@@ -44,10 +44,13 @@ class StepModel:
     workers: int
     machine: Machine
     epoch: SimulatedEpoch
+    on_cpu: bool = True
 
     @cached_property
     def _scale(self) -> float:
         """What was measured over what is simulated."""
+        if not self.on_cpu:  # the device works while the training process loads
+            return 1.0
         return self.step_s / self.epoch.with_workers(self.workers, self.machine).step_s
 
     def step_with(self, workers: int) -> float:
@@ -92,11 +95,11 @@ def step_model(view: RunView) -> StepModel | None:
     epoch = _measured_epoch(view, mean_load_s, workers)
     environment = view.run.info.get("environment", {})
     cpus = environment.get("cpus_usable") or 1
-    most = float(min(int(environment.get("threads") or 1), cpus))
+    most = float(min(int(environment.get("threads") or 1), cpus)) if view.on_cpu else 1.0
     cpu_s = _training_cpu_s(view)
     if cpu_s is not None and workers == 0:
         cpu_s -= known_mean(view.column("load_cpu_s")) or 0.0
-    model = StepModel(view.mean_step_s, workers, Machine(cpus, most), epoch)
+    model = StepModel(view.mean_step_s, workers, Machine(cpus, most), epoch, view.on_cpu)
     if workers == 0:
         return replace(model, machine=_used(model.machine, cpu_s, model.step_without_loading()))
     return _fitted(model, mean_load_s, cpu_s)

@@ -12,6 +12,7 @@ from stepscope.analyze.comparison_sides import by_node_kind, settings_of
 from stepscope.analyze.phase_shares import counted_steps
 from stepscope.analyze.prefetch_queue import slowdown_without_queue
 from stepscope.analyze.throughput import rate_of_trial
+from stepscope.analyze.what_binds import binding_steps
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.sweep_folder import Sweep, Trial
@@ -158,7 +159,8 @@ def _slowdown(run: Run, steady: Sequence[bool]) -> float:
 
 def _mean_steady_step(run: Run, steady: Sequence[bool], slower: float) -> StepFigures:
     """Return the mean steady step; what it takes longer without a queue is waiting."""
-    known = {name: known_mean(compress(run.steps[name], steady)) for name in _OF_A_STEP}
+    steps = binding_steps(run.steps)
+    known = {name: known_mean(compress(steps[name], steady)) for name in _OF_A_STEP}
     step_s, data_s = known["step_s"], known["data_s"]
     if step_s is not None and data_s is not None:
         known |= {"step_s": slower * step_s, "data_s": data_s + (slower - 1) * step_s}

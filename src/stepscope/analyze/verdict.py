@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.analyze.findings import Finding, findings_of
+from stepscope.analyze.what_binds import about_device
 from stepscope.analyze.what_if import expected_speedup
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
@@ -71,6 +72,9 @@ def _nothing(figures: Summary) -> str:
     if not phases:
         why = (figures.get("absent") or {}).get("phases", "no step is recorded")
         return f"No verdict: {why}."
+    if (device := figures.get("device")) and (what_binds := about_device(device)):
+        nothing = "Nothing obvious to gain. " if device["bound_by"] == "device" else ""
+        return nothing + what_binds
     computing = sum(phases[name]["share"] for name in ("forward", "backward", "optimizer"))
     text = f"Nothing obvious to gain: {format_share(computing)} of a step is computation"
     share = figures.get("share_of_peak")

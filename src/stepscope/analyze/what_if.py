@@ -210,7 +210,7 @@ def _without_synchronising_reads(view: RunView, value: str) -> WhatIfPrediction:
 
 def _without_waits(view: RunView, change: str, waits_s: float) -> WhatIfPrediction:
     """Predict less waiting of the host in steps: on a device, only the time that it idles."""
-    idle_s = view.idle_device_s
+    idle_s = view.idle_device_s("data", "host", "launch")
     saved_s = waits_s if idle_s is None else min(waits_s, idle_s)
     step_s = view.mean_step_s - saved_s / max(1, len(view.run.steps))
     return _prediction(view, change, saved_s, step_s)

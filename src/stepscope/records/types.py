@@ -348,12 +348,31 @@ class PhaseTime(TypedDict):
     p99_s: NotRequired[float]
 
 
+class HiddenTime(TypedDict):
+    """The phase in which the host spends most time while the device is busy, and its line.
+
+    `drained`: the device has mostly nothing left to do at its end, so the host waits for it there.
+    """
+
+    phase: str
+    share: float
+    drained: bool
+    line: str | None
+    code: str | None
+
+
 class DeviceTime(TypedDict):
-    """The time of an asynchronous device, by phase and `idle`."""
+    """The time of an asynchronous device, by phase and `idle`.
+
+    `bound_by` is `device`, `data`, `host` or `launch`. `waits` has the shares of the device's time
+    in which it was idle, by what the host did: waiting for `data`, other work, launching.
+    """
 
     phases: dict[str, PhaseTime]
     issue_s: float
     bound_by: str | None
+    waits: dict[str, float] | None
+    hidden: HiddenTime | None
 
 
 class OffBlockCost(TypedDict):

@@ -31,6 +31,7 @@ _OF_STEPS = (
     compute_findings.gradients_in_evaluation,
     compute_findings.unused_gradients,
     compute_findings.tiny_batch,
+    compute_findings.launch_bound,
     compute_findings.recompilations,
     compute_findings.graph_breaks,
     machine_findings.busy_machine,

@@ -189,6 +189,8 @@ def unused_gradients(view: RunView) -> Finding | None:
 
 def tiny_batch(view: RunView) -> Finding | None:
     """Report batches so small that the fixed cost of a step dominates."""
+    if view.device is not None and view.device["bound_by"] != "launch":
+        return None
     setup = _setup(view)
     operations = setup and setup["operations"]
     try:
@@ -212,6 +214,21 @@ def tiny_batch(view: RunView) -> Finding | None:
         *([f"{operations['count']} operations in a step"] if operations else []),
         saves_s=fixed_s * (1 - 1 / _LARGER) * len(view.run.steps),
         change=f"use a larger batch, such as batch_size={larger}, and adapt the learning rate",
+    )
+
+
+def launch_bound(view: RunView) -> Finding | None:
+    """Report a device that waits for the host to launch its operations."""
+    device = view.device
+    if device is None or device["bound_by"] != "launch" or device["waits"] is None:
+        return None
+    share = device["waits"]["launch"]
+    return Finding(
+        "launch_bound",
+        f"The device keeps up with the host's launches {format_share(share)} of the time: its "
+        "operations are too small. Use a larger batch, torch.compile or CUDA graphs.",
+        (view.of_a_step(share * view.mean_step_s),),
+        weight=share,
     )
 
 

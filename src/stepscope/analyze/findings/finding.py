@@ -10,9 +10,12 @@ from itertools import compress
 from typing import Any, cast
 
 from stepscope.analyze.phase_shares import counted_steps, dropped_epochs_of, phase_shares
+from stepscope.analyze.what_binds import binding_steps
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
+from stepscope.records.table import Table
 from stepscope.records.types import (
+    DeviceTime,
     EpochRow,
     FindingRecord,
     PhaseTime,
@@ -50,7 +53,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run, and its steps of full detail outside the dropped epochs."""
+    """A run, and its steps of full detail outside the dropped epochs.
+
+    With an asynchronous device, the phases are in the time by which they delay the training.
+    """
 
     run: Run
     _columns: dict[str, list[Any]] = field(default_factory=dict, repr=False)
@@ -82,12 +88,16 @@ class RunView:
 
     @cached_property
     def _phases(self) -> dict[str, PhaseTime]:
-        return phase_shares(self.run.steps, self.dropped) or {}
+        return phase_shares(self._steps, self.dropped) or {}
+
+    @cached_property
+    def _steps(self) -> Table:
+        return binding_steps(self.run.steps)
 
     def column(self, name: str) -> list[Any]:
         """Return a column of those steps, cached: a run may have a million."""
         if name not in self._columns:
-            self._columns[name] = list(compress(self.run.steps[name], self._kept))
+            self._columns[name] = list(compress(self._steps[name], self._kept))
         return self._columns[name]
 
     @cached_property
@@ -126,12 +136,21 @@ class RunView:
         """The mean duration of a step."""
         return sum(self.step_s) / len(self.step_s) if self.step_s else 0.0
 
-    @cached_property
-    def idle_device_s(self) -> float | None:
-        """The time that an asynchronous device idled, in all steps; None without one."""
-        device = self.run.summary.get("device")
-        idle = device["phases"].get("idle") if device else None
-        return None if idle is None else idle["mean_s"] * len(self.run.steps)
+    def idle_device_s(self, *reasons: str) -> float | None:
+        """Return how long an asynchronous device idled for any of these; None without one.
+
+        The reasons are those of `waits` in `summary.device`.
+        """
+        waits = self.device.get("waits") if self.device else None
+        if waits is None:
+            return None
+        share = sum(waits[reason] for reason in reasons)
+        return share * self.mean_step_s * len(self.run.steps)
+
+    @property
+    def device(self) -> DeviceTime | None:
+        """The figures of an asynchronous device."""
+        return self.run.summary.get("device")
 
     def share(self, phase: str) -> float:
         """Return a phase's share of the time of those steps."""

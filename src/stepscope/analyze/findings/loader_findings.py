@@ -57,7 +57,7 @@ def waiting_for_data(view: RunView) -> Finding | None:
     part, model = _largest_part(view), step_model(view)
     evidence = _evidence(view, part)
     if model is None:
-        text = f"{format_share(share)} of every step waits for data."
+        text = f"{_waits(view, share)}."
         return Finding("waiting_for_data", text, evidence, view.again("workers"), share)
     change = _best_change(view, model, part)
     saves_s = (view.mean_step_s - change.step_s) * len(view.run.steps)
@@ -68,7 +68,7 @@ def waiting_for_data(view: RunView) -> Finding | None:
     elif part is not None and change.cause == part.cause:  # evaluations load in the same way
         saves_s += part.share * sum(row["loading_s"] or 0.0 for row in view.evaluations)
     where = f" from {format_count(model.workers, 'worker')}"
-    text = f"{format_share(share)} of every step waits for data"
+    text = _waits(view, share)
     text += where if model.workers else ", loaded in the training process"
     text += f": {part.text} {format_share(part.share)} of loading." if part else "."
     return Finding(
@@ -80,6 +80,12 @@ def waiting_for_data(view: RunView) -> Finding | None:
         saves_s=max(0.0, saves_s),
         change=change.text,
     )
+
+
+def _waits(view: RunView, share: float) -> str:
+    if view.device is None:
+        return f"{format_share(share)} of every step waits for data"
+    return f"The device waits for data {format_share(share)} of the time"
 
 
 def _best_change(view: RunView, model: StepModel, part: _Part | None) -> _Change:

@@ -166,8 +166,8 @@ def unattributed(view: RunView) -> Finding | None:
     if share < _MUCH_OTHER or work_in_loop(view):
         return None
     text = (
-        f"{format_share(share)} of the time is in no phase of training: look for metrics, logging "
-        "or printing in the loop."
+        f"{format_share(share)} of the time is in no phase of training: look for metrics, output "
+        "or a loader of its own in the loop."
     )
     evidence = (view.of_a_step(view.mean("other_s")),)
     return Finding("unattributed", text, evidence, weight=share)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from stepscope.analyze.findings.finding import Finding, RunView, saving
 from stepscope.analyze.wall_time import GAPS
+from stepscope.analyze.what_binds import LOADING
 from stepscope.records.types import StackTime
 from stepscope.units import format_count, format_duration, format_share
 
@@ -134,6 +135,9 @@ _CAUSES = {
         f"log once in {_RARER_STEPS} steps or so",
         1 - 1 / _RARER_STEPS,
     ),
+    LOADING: _Cause(
+        "loading_in_loop", "Making batches", "load them in the workers of a DataLoader"
+    ),
     "metric": _Cause("metrics_in_loop", "Computing metrics", "compute them once an epoch"),
     "garbage collection": _Cause(
         "garbage_collection", "Garbage collection", "leave out gc.collect() in the loop"
@@ -241,4 +245,6 @@ def _scaled_s(view: RunView, group: list[StackTime]) -> float:
     inside = sum(each["total_s"] for each in group if each["where"] == "other")
     outside = sum(each["total_s"] for each in group if each["where"] != "other")
     total_s = outside + (inside / sampled_s * other_s if sampled_s else 0.0)
-    return total_s if view.idle_device_s is None else min(total_s, view.idle_device_s)
+    is_loading = all(each["activity"] == LOADING for each in group)
+    idle_s = view.idle_device_s(*(("data",) if is_loading else ("host", "launch")))
+    return total_s if idle_s is None else min(total_s, idle_s)

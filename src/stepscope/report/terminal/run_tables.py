@@ -10,6 +10,7 @@ from rich.console import Console
 from stepscope.analyze.memory_use import pools_of
 from stepscope.analyze.run_summary import evaluation_split, evaluations
 from stepscope.analyze.verdict import about_accounted_share
+from stepscope.analyze.what_binds import about_device
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import (
@@ -155,11 +156,6 @@ def known_size(size_bytes: int | None) -> str:
 
 _BAR_WIDTH = 18  # the widest figures and a full bar take 80 columns
 _MOST_LAYERS = 10
-_BOUND_BY = {
-    "data": "the device waits for data",
-    "host": "the device waits for the host, which cannot issue the work fast enough",
-    "device": "the device is busy: the host waits for it",
-}
 
 
 def print_run(console: Console, run: Run) -> None:
@@ -285,7 +281,7 @@ def _closing_lines(run: Run) -> Iterator[str]:
     yield from about_accounted_share(summary)
     yield from _about_cost(instrument)
     if device := summary.get("device"):
-        yield _BOUND_BY.get(device["bound_by"] or "", "")
+        yield about_device(device)
     if bad := summary.get("bad_samples"):
         yield f"{format_count(bad, 'image')} could not be read, see events.jsonl"
     if peak_bytes := summary.get("peak_memory_bytes"):
