@@ -71,6 +71,22 @@ def test_time_in_a_library_is_that_of_the_scripts_line() -> None:
     assert str(found["code"]).startswith("nn.utils.clip_grad_norm_(")
 
 
+def test_a_generator_that_the_loop_iterates_over_makes_its_batches() -> None:
+    def batches() -> Iterator[int]:
+        for number in range(15):
+            time.sleep(0.02)
+            yield number
+
+    state = HookState(AllreduceWatch())
+    with sampled(state) as sampler:
+        for _ in batches():
+            state.in_backward = True
+            time.sleep(0.005)
+            state.in_backward = False
+    made = next(each for each in sampler.times(IN_TRAINING, 0) if each["where"] == "other")
+    assert (made["activity"], made["code"]) == ("loading", "time.sleep(0.02)")
+
+
 def test_a_call_in_the_script_names_its_activity() -> None:
     value = torch.ones(())
     with sampled() as sampler:

@@ -14,7 +14,8 @@ import sys
 import sysconfig
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, islice
+from inspect import CO_GENERATOR
+from itertools import accumulate, islice, takewhile
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, NamedTuple
@@ -62,6 +63,8 @@ _ACTIVITIES = (
     ("mlflow", "logging"),
     ("tqdm", "logging"),
     ("logging/__init__.py", "logging"),
+    ("nvidia/dali", "loading"),
+    ("webdataset", "loading"),
     ("torch/_dynamo", "compilation"),
     ("torch/_inductor", "compilation"),
 )
@@ -172,7 +175,11 @@ class StackSampler:
                 outer = next((each for each in sample.calls if each[0] in loop), None)
                 if outer not in (None, sample.calls[0]):
                     call, called = call_at(*outer)
-            activity = sample.activity or _activity_of(called) or _activity_of(text)
+            inside = takewhile(lambda code: code not in loop, (code for code, _ in sample.calls))
+            activity = sample.activity
+            if activity is None and sample.phase == "other" and any(map(_makes_batches, inside)):
+                activity = "loading"
+            activity = activity or _activity_of(called) or _activity_of(text)
             entry = found.setdefault(
                 (where, activity, line, text, call),
                 {
@@ -206,6 +213,11 @@ def _kind(file: str) -> tuple[bool, str | None]:
     if file.startswith("<frozen") or file.startswith(_LIBRARY_FOLDERS):
         return False, next((what for part, what in _ACTIVITIES if part in file), None)
     return not file.startswith("<"), None
+
+
+def _makes_batches(code: CodeType) -> bool:
+    """Return whether a function that the training loop leads to hands out what it iterates over."""
+    return bool(code.co_flags & CO_GENERATOR) or code.co_name == "__next__"
 
 
 def is_script_file(file: str) -> bool:
