@@ -13,6 +13,7 @@ from stepscope.errors import (
     StepscopeError,
     disk_full,
     error_of,
+    limit_reached,
     nearest,
 )
 
@@ -93,3 +94,26 @@ def test_an_error_is_made_again_from_what_a_process_ended_with(kind):
     again = error_of(kind.exit_code, "so it was")
     assert type(again) is kind
     assert str(again) == "so it was"
+
+
+LIMITS = {
+    "[Errno 24] Too many open files: 'x'": (5, "ulimit -n"),
+    "BlockingIOError: [Errno 11] Resource temporarily unavailable": (5, "pids.max"),
+    "RuntimeError: can't start new thread": (5, "pids.max"),
+    "terminate called after throwing an instance of 'std::bad_alloc'": (4, "bad_alloc"),
+    "first line\nlibtorch_cpu.so: failed to map segment from shared object": (4, "libtorch_cpu"),
+    "MemoryError: ": (4, "MemoryError"),
+}
+
+
+@pytest.mark.parametrize("text", LIMITS)
+def test_a_limit_of_the_machine_is_named_with_its_cure(text):
+    code, words = LIMITS[text]
+    error = limit_reached(text)
+    assert error is not None
+    assert error.exit_code == code
+    assert words in str(error)
+
+
+def test_another_failure_is_no_limit():
+    assert limit_reached(ValueError("shapes differ")) is None

@@ -108,6 +108,46 @@ def disk_full(error: OSError, what: str) -> MachineError:
     )
 
 
+_MEMORY_SHORT = (
+    *("memoryerror", "bad_alloc", "failed to map segment", "memory allocation still failed"),
+    *("cannot allocate memory", "can't allocate memory", "out of memory"),
+)
+
+
+def limit_reached(failure: BaseException | str) -> StepscopeError | None:
+    """Return the error for a limit of this machine (ulimit) that a failure ran into, if one.
+
+    The failure may be what a library printed before it ended the process.
+    """
+    text = failure if isinstance(failure, str) else f"{type(failure).__name__}: {failure}"
+    found = text.lower()
+    if "too many open files" in found:
+        return MachineError(
+            f"too many open files{_limit('RLIMIT_NOFILE', 'ulimit -n')}. Raise the limit, for "
+            "example with `ulimit -n 1024`, or use fewer --workers."
+        )
+    if "resource temporarily unavailable" in found or "can't start new thread" in found:
+        return MachineError(
+            f"no further process or thread can be started{_limit('RLIMIT_NPROC', 'ulimit -u')}. "
+            "Raise that limit or the container's (pids.max), or use fewer --workers."
+        )
+    if any(phrase in found for phrase in _MEMORY_SHORT):
+        limit = _limit("RLIMIT_AS", "ulimit -v, in KiB", 1024)
+        advice = "Raise that limit" if limit else "Use a smaller --batch-size"
+        lines = text.splitlines()
+        named = next((line for line in lines if any(p in line.lower() for p in _MEMORY_SHORT)), "")
+        return OutOfMemoryError(f"out of memory{limit}: {named.strip(' .')}. {advice}.")
+    return None
+
+
+def _limit(name: str, set_by: str, unit: int = 1) -> str:
+    """Return a limit of this process in words; nothing if there is none."""
+    import resource
+
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return "" if soft == resource.RLIM_INFINITY else f" (the limit is {soft // unit:,}: {set_by})"
+
+
 def nearest(wrong: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for the closest known name, or all of them when none is close."""
     choices = sorted(known)

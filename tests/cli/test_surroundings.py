@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
+import threading
+from unittest import mock
 
 import psutil
 import pytest
@@ -96,21 +100,48 @@ def test_a_model_that_misbehaves_still_trains_and_leaves_nothing_behind(stepscop
     assert ["sleep", "987"] not in alive
 
 
-def test_a_table_that_is_gone_is_named_or_put_back(stepscope, tiny):
+def test_a_table_that_is_gone_is_made_again(stepscope, tiny):
     first = stepscope("run", *tiny, "--max-steps", 12, "--json").json
     path = stepscope.folder / first["path"]
     info = (path / "run.json").read_text()
-    (path / "run.json").write_text(info.replace('"completed"', '"interrupted"'))
-    for file in ("steps.csv", "epochs.csv", "records.csv"):
-        (path / file).rename(path / "away")
-        answer = stepscope("resume", path)
-        assert (answer.code, file in answer.err) == (3, True), answer.err
-        (path / "away").rename(path / file)
-    (path / "telemetry.csv").unlink()
-    (path / "energy.csv").unlink()
-    answer = stepscope.succeed("resume", path)
+    for file in ("steps.csv", "epochs.csv", "records.csv", "telemetry.csv"):
+        (path / "run.json").write_text(info.replace('"completed"', '"interrupted"'))
+        (path / file).unlink()
+        answer = stepscope.succeed("resume", path)
+        assert ("are missing" in answer.err) == (file != "telemetry.csv")
+        assert len(load_run(path).steps) == 12
     (path / "run.json").write_text(info.replace('"completed"', '"failed"'))
     for file in (*path.glob("*.csv"), path / "checkpoint.pt"):
         file.unlink()
     assert stepscope("resume", path).code == 0, "from the beginning"
     assert len(load_run(path).steps) == 12
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_run_folder_may_be_renamed_but_not_removed(stepscope, tiny, removed):
+    def interfere() -> None:
+        wait_until(lambda: steps_on_disk(stepscope.folder) > 0)
+        path = (stepscope.folder / "runs" / "latest").resolve()
+        if not removed:
+            path.rename(path.with_name("renamed"))
+        while path.exists():  # files may be made meanwhile
+            shutil.rmtree(path, ignore_errors=True)
+
+    thread = threading.Thread(target=interfere)
+    thread.start()
+    answer = stepscope("run", *tiny, "--epochs", 500, "--max-steps", 150, "--json")
+    thread.join()
+    assert "Traceback" not in answer.err
+    assert answer.code == (5 if removed else 0), answer.err
+    if removed:
+        assert "run.json was removed while stepscope was writing" in answer.err
+    else:
+        assert answer.json["path"] == "runs/renamed" or answer.json["path"].endswith("/renamed")
+        assert len(load_run(stepscope.folder / "runs" / "renamed").steps) == 150
+
+
+def test_a_machine_that_starts_no_process_is_named(stepscope, tiny):
+    full = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    with mock.patch("stepscope.supervisor.train_child.start_in_session", side_effect=full):
+        answer = stepscope("run", *tiny)
+    assert answer.is_refused(5, "no further process or thread can be started", "pids.max")

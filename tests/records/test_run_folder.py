@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from stepscope.errors import RequestError
+from stepscope.errors import MachineError, RequestError
 from stepscope.records import run_folder, run_reader, schema
 from stepscope.records.run_folder import RunFolder
+from stepscope.records.run_reader import load_run
 
 # DESIGN.md and EXPERIMENTS.md 13, to the letter.
 HEADERS = {
@@ -203,3 +206,26 @@ def test_an_open_folder_keeps_a_reserve_and_closing_gives_it_up(out: Path) -> No
     assert info == made.read_info()
     assert (info["status"], info["summary"]) == ("completed", {"steps": 3})
     assert made.close(status=schema.FAILED)["status"] == "failed", "without a reserve too"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the new name is read from /proc")
+def test_a_folder_that_is_renamed_while_it_is_held_is_found_again(out: Path) -> None:
+    made = make(out)
+    with made.held():
+        renamed = made.path.rename(out / "renamed")
+        made.add_event("checkpoint", 1.0)
+        assert made.update_info(status=schema.COMPLETED)["status"] == "completed"
+        assert made.path == renamed
+    assert made.path == renamed, "afterwards too"
+    assert [event["event"] for event in load_run(renamed).events] == ["checkpoint"]
+
+
+def test_a_folder_that_is_removed_while_it_is_held_is_named(out: Path) -> None:
+    made = make(out)
+    before = made.path
+    with made.held():
+        made.check_is_there()
+        shutil.rmtree(before)
+        for use in (made.check_is_there, made.read_info, lambda: made.add_event("x", 1.0)):
+            with pytest.raises(MachineError, match=f"{before}/run.json was removed"):
+                use()

@@ -17,7 +17,13 @@ from cyclopts import App, CycloptsError, Parameter
 
 from stepscope import __version__
 from stepscope.cli.streams import lost_output, prepare_streams
-from stepscope.errors import DISK_FULL_ERRNOS, MachineError, StepscopeError, disk_full
+from stepscope.errors import (
+    DISK_FULL_ERRNOS,
+    MachineError,
+    StepscopeError,
+    disk_full,
+    limit_reached,
+)
 
 # Each command by the need that it serves, the most used first: module and function, help.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -171,6 +177,8 @@ def _run(arguments: list[str]) -> int:
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             full = disk_full(error, str(error.filename))
             return _fail(str(full), full.exit_code, as_json)
+        if (limit := limit_reached(error)) is not None:
+            return _fail(str(limit), limit.exit_code, as_json)
         reason = f"internal error: {type(error).__name__}: {error}; {_HOW_TO_SEE_MORE}"
         return _fail(reason, 70, as_json)
 

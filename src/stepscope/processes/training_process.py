@@ -6,7 +6,6 @@ JSON object a line; `RunMessage` in `records.types`) to the parent, and leaves `
 
 from __future__ import annotations
 
-import errno
 import gc
 import json
 import os
@@ -16,7 +15,13 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, StepscopeError, disk_full
+from stepscope.errors import (
+    DISK_FULL_ERRNOS,
+    MissingExtraError,
+    StepscopeError,
+    disk_full,
+    limit_reached,
+)
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.hardware.process_memory import peak_bytes
 from stepscope.hardware.stack_dump import STACKS_FILE, install_stack_dump
@@ -111,7 +116,8 @@ def _run(
         try:
             from stepscope.processes.training_session import run_session
         except ImportError as missing:
-            raise MissingExtraError(f"training ({missing})", "torch", "train") from missing
+            absent = MissingExtraError(f"training ({missing})", "torch", "train")
+            raise limit_reached(missing) or absent from missing
         finally:
             gc.enable()
         gc.freeze()
@@ -153,6 +159,10 @@ def _first_line(error: Exception) -> str:
 
 def _classify(error: Exception, folder: RunFolder, *, is_rank: bool) -> tuple[int, str]:
     """Return the exit code and the reason of an error, whoever raised it."""
+    try:
+        folder.check_is_there()
+    except StepscopeError as removed:
+        return removed.exit_code, str(removed)
     if isinstance(error, StepscopeError):
         reason = str(error)
         if reason.startswith("Caught "):  # torch wraps it in a loader worker's traceback
@@ -171,8 +181,8 @@ def _classify(error: Exception, folder: RunFolder, *, is_rank: bool) -> tuple[in
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         full = disk_full(error, str(error.filename or folder.path))
         return full.exit_code, str(full)
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
-        return 5, f"{error}: the limits of this machine (ulimit) are too low for these settings"
+    if (limit := limit_reached(error)) is not None:
+        return limit.exit_code, str(limit)
     model = str(folder.read_info()["spec"]["model"])
     if ":" in model:
         from stepscope.models.user_model import describe_user_error

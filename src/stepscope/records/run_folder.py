@@ -202,10 +202,11 @@ def _current_path(path: Path, descriptor: int) -> Path:
     """Return where an open folder is now; the path as it was if that is unknown."""
     try:
         opened = os.fstat(descriptor)
-        for known in (path, Path(f"/proc/self/fd/{descriptor}")):
-            if known.exists() and os.path.samestat(known.stat(), opened):
-                return path if known is path else known.readlink()
-    except OSError:  # other code has closed the descriptor
+        if not (path.exists() and os.path.samestat(path.stat(), opened)):
+            renamed = Path(f"/proc/self/fd/{descriptor}").readlink()
+            if renamed.exists() and os.path.samestat(renamed.stat(), opened):
+                return renamed
+    except OSError:  # no /proc, or other code has closed the descriptor
         pass
     return path
 

@@ -372,6 +372,7 @@ class ChildWatch:
         if self.recording_error is not None:
             return
         with self._recording():
+            self.folder.check_is_there()
             reading = self.sampler.sample(is_last=is_last)
             self.supervised.on_sample()
             if reading is not None:

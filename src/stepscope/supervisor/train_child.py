@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import IO
 
+from stepscope.errors import limit_reached
 from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import schema
 from stepscope.records.run_folder import RunFolder
@@ -109,10 +110,13 @@ def training_outcome(watch: ChildWatch, returncode: int) -> Outcome:
         if limit is not None and limit.group is not None:
             reason += f", at its limit of {format_bytes(limit.limit_bytes)}"
         return _out_of_memory(watch, reason)
+    last = " / ".join(watch.last_output) or "no output"
+    if (reached := limit_reached(last)) is not None:  # a library ended the process
+        status = schema.OUT_OF_MEMORY if reached.exit_code == 4 else schema.FAILED
+        return Outcome(status, str(reached), reached.exit_code)
     if returncode < 0:
         name = signal.Signals(-returncode).name
         return Outcome(schema.FAILED, f"{name}, not sent by stepscope, ended the training")
-    last = " / ".join(watch.last_output) or "no output"
     return Outcome(schema.FAILED, f"the training process exited without reporting a result: {last}")
 
 

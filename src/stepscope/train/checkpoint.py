@@ -26,7 +26,7 @@ from stepscope.records.run_reader import rank_folders
 from stepscope.records.table import read_table
 from stepscope.records.types import RecordedSpec
 from stepscope.train.epoch_plan import Position, Stage
-from stepscope.train.recorder import Tally
+from stepscope.train.recorder import TEST_EPOCH, TRAIN_EPOCH, Tally
 from stepscope.train.training_setup import Job
 
 # Settings that change neither a loss nor the meaning of a row: paths, loading, and the steps whose
@@ -294,17 +294,23 @@ def has_rows(
         if stage.split == "train":
             first[stage.epoch] = total
             total += stage.steps
-    seen, evaluated = bytearray(total), set()
+    seen, ended = bytearray(total), set[tuple[object, int]]()
     for folder in folders:
         table = read_table(folder / schema.STEPS)
         for epoch, step in zip(table["epoch"], table["step"], strict=True):
             if epoch in first and 0 < step <= total - first[epoch]:
                 seen[first[epoch] + step - 1] = 1
         table = read_table(folder / schema.EPOCHS)
-        evaluated |= set(zip(table["split"], table["epoch"], strict=True))
+        ended |= set(zip(table["split"], table["epoch"], strict=True))
+        table = read_table(folder / schema.RECORDS)
+        ended |= set(zip(table["type"], table["epoch"], strict=True))
     if not from_start:
         return 0 not in seen.lstrip(b"\0") and seen[-1:] != b"\0"
-    return 0 not in seen and {(stage.split, stage.epoch) for stage in done} <= evaluated
+    wanted: set[tuple[object, int]] = set()
+    for stage in done:
+        kind = TRAIN_EPOCH if stage.split == "train" else TEST_EPOCH
+        wanted |= {(stage.split, stage.epoch), (kind, stage.epoch)}
+    return 0 not in seen and wanted <= ended
 
 
 def forget_rows_after(

@@ -32,7 +32,7 @@ RECORD_EVERY = 100
 PROGRESS_EVERY_S = 0.5
 
 # Row types of the published record format (docs/reference/run-folder.md).
-_TRAIN_EPOCH, _TEST_EPOCH, _TRAIN_BATCH = 0, 1, 2
+TRAIN_EPOCH, TEST_EPOCH, _TRAIN_BATCH = 0, 1, 2
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class Recorder:
             split, timing, loss=tally.loss, accuracy=tally.accuracy, top5=tally.top5
         )
         self.epochs.append(",".join(values.values()))
-        kind = _TRAIN_EPOCH if split == "train" else _TEST_EPOCH
+        kind = TRAIN_EPOCH if split == "train" else TEST_EPOCH
         accuracy, top5 = tally.accuracy or 0.0, tally.top5 or 0.0
         self._record(kind, timing, timing.total_s, accuracy, top5)
         self.epochs.flush()

@@ -19,7 +19,7 @@ from stepscope.data import dataset_registry
 from stepscope.data.dataset import DataSource, Split
 from stepscope.data.datasets.synthetic import DirectLoader, SyntheticBatches
 from stepscope.data.loaders.dataloader import Notice, RecoveringLoader, make_loader
-from stepscope.data.loaders.worker_pool import Fallback, WorkerPool
+from stepscope.data.loaders.worker_pool import Fallback, WorkerPool, end_worker_that_cannot_send
 from stepscope.data.object_store.bucket import StoredSplit
 from stepscope.data.object_store.request_latency import summarize
 from stepscope.data.object_store.store_client import RequestStats
@@ -160,6 +160,7 @@ def start_worker(worker: int) -> None:
     """Set up a loader worker: ignore Ctrl-C, and end when the training process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(os.getppid())
+    end_worker_that_cannot_send()
     # When memory is short, the kernel kills a worker first: the run continues without a worker, not
     # without the training. Without that file (not Linux) or permission, the kernel chooses.
     with contextlib.suppress(OSError):

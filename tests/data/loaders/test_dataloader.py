@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import resource
 import signal
 import time
 import weakref
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stepscope.data.loaders.dataloader import RecoveringLoader, make_loader
-from stepscope.data.loaders.worker_pool import WorkerPool
+from stepscope.data.loaders.worker_pool import WorkerPool, end_worker_that_cannot_send
 from stepscope.data.sample_order import BatchKey, EpochOrder
 from stepscope.errors import DataError
 from stepscope.train.split_loaders import TimedDataset
@@ -53,12 +55,14 @@ class Indices(Dataset):
 class Setting:
     """A loader, what it told, and what it gave."""
 
-    def __init__(self, workers: int, dataset: Dataset, *, persistent: bool = False) -> None:
+    def __init__(
+        self, workers: int, dataset: Dataset, *, persistent: bool = False, **options: object
+    ) -> None:
         self.order = EpochOrder(BATCHES * 4 - 1, 4, seed=1, shuffle="none", epoch=3)
         self.told = []
         self.worker_pool = WorkerPool(workers, self.told.append)
 
-        make = partial(make_loader, dataset, persistent_workers=persistent)
+        make = partial(make_loader, dataset, persistent_workers=persistent, **options)
         self.loader = RecoveringLoader("train", self.order, make, self.worker_pool)
 
     def assert_whole(self, given) -> None:
@@ -127,6 +131,30 @@ def test_a_worker_that_leaves_without_a_word_is_a_lost_one(setting, tmp_path, mo
     made.assert_whole(iter(made.loader))
     assert made.numbers() == [(2, 1)]
     assert "exited with code 0" in made.told[0].reason
+
+
+class Tensors(Indices):
+    def __getitem__(self, key):
+        epoch, indices = super().__getitem__(key)
+        return epoch, torch.tensor(indices)
+
+
+def test_a_worker_that_cannot_pass_a_batch_on_is_a_lost_one(setting):
+    """Torch would wait for that batch forever: `ulimit -n` is too low, or /dev/shm is full."""
+    ours, most = os.getpid(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+    def open_no_more() -> None:
+        if os.getpid() != ours:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+
+    made = setting(
+        2,
+        Tensors(open_no_more, at=4 * 6),
+        on_worker_start=lambda worker: end_worker_that_cannot_send(),
+    )
+    made.assert_whole(iter(made.loader))
+    assert made.numbers() == [(2, 1), (1, 0)]
+    assert "could not pass a batch on" in made.told[0].reason
 
 
 def test_a_worker_that_dies_of_one_batch_each_time_leaves_the_batch_to_the_training(setting):

@@ -12,6 +12,7 @@ import _thread
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue
 from types import FrameType
 from typing import Any
 
@@ -27,6 +29,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.signal_handling import _set_SIGCHLD_handler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from stepscope.errors import MachineError, limit_reached
+
 Workers = Sequence[BaseProcess]
 
 # A connection to a worker breaks a moment before the worker has an exit code.
@@ -34,6 +38,7 @@ _EXIT_CODE_WITHIN_S = 1.0
 # Only a process that hangs in the kernel survives SIGKILL for longer.
 _KILLED_WITHIN_S = 5.0
 _AGAIN_AFTER_S = 0.05
+_CANNOT_SEND = 75  # exit code of a worker
 
 # The functions in which torch's loader blocks: for data, a lock, or the end of a worker.
 _BLOCKING = frozenset(
@@ -139,6 +144,8 @@ class WorkerPool:
             # Torch's own check found a dead worker, or the connection to one broke.
             ended = _ended(workers)
             if not ended:
+                if workers and isinstance(limit := limit_reached(error), MachineError):
+                    raise LostWorker(str(limit)) from error
                 raise
             raise LostWorker(_describe(ended)) from error
         finally:
@@ -202,6 +209,19 @@ def _iterator_in(error: BaseException) -> _MultiProcessingDataLoaderIter | None:
     return None
 
 
+def end_worker_that_cannot_send() -> None:
+    """End this worker if it cannot pass a batch on: torch would wait for that batch forever.
+
+    It needs room in /dev/shm and a file descriptor for each tensor.
+    """
+
+    def end(error: Exception, batch: object) -> None:
+        print(f"a batch could not be passed on: {error}", file=sys.stderr, flush=True)
+        os._exit(_CANNOT_SEND)
+
+    Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined]
+
+
 def _ended(workers: Workers) -> Workers:
     """Return the workers that have ended, or are about to."""
     if workers:
@@ -229,9 +249,10 @@ def _send_again_soon(number: int) -> None:
 
 
 def _describe(ended: Workers) -> str:
+    known = {_CANNOT_SEND: "could not pass a batch on: /dev/shm is full, or ulimit -n is too low"}
     killed = {-each.value: f"was killed by {each.name}" for each in signal.Signals}
     return " and ".join(
         f"worker (pid {worker.pid}) "
-        + killed.get(worker.exitcode or 0, f"exited with code {worker.exitcode}")
+        + (known | killed).get(worker.exitcode or 0, f"exited with code {worker.exitcode}")
         for worker in ended
     )
