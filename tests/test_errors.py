@@ -115,5 +115,11 @@ def test_a_limit_of_the_machine_is_named_with_its_cure(text):
     assert words in str(error)
 
 
+def test_memory_that_is_limited_is_named_with_its_limit(monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda which: (512 * 2**20, -1))
+    said = str(limit_reached("MemoryError: no room"))
+    assert "(the limit is 524,288: ulimit -v, in KiB): MemoryError: no room. Raise" in said
+
+
 def test_another_failure_is_no_limit():
     assert limit_reached(ValueError("shapes differ")) is None

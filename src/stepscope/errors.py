@@ -132,12 +132,17 @@ def limit_reached(failure: BaseException | str) -> StepscopeError | None:
             "Raise that limit or the container's (pids.max), or use fewer --workers."
         )
     if any(phrase in found for phrase in _MEMORY_SHORT):
-        limit = _limit("RLIMIT_AS", "ulimit -v, in KiB", 1024)
+        limit = address_space_limit()
         advice = "Raise that limit" if limit else "Use a smaller --batch-size"
         lines = text.splitlines()
         named = next((line for line in lines if any(p in line.lower() for p in _MEMORY_SHORT)), "")
         return OutOfMemoryError(f"out of memory{limit}: {named.strip(' .')}. {advice}.")
     return None
+
+
+def address_space_limit() -> str:
+    """Return the limit of the address space in words; nothing if there is none."""
+    return _limit("RLIMIT_AS", "ulimit -v, in KiB", 1024)
 
 
 def _limit(name: str, set_by: str, unit: int = 1) -> str:

@@ -19,6 +19,7 @@ from stepscope.errors import (
     DISK_FULL_ERRNOS,
     MissingExtraError,
     StepscopeError,
+    address_space_limit,
     disk_full,
     limit_reached,
 )
@@ -177,7 +178,7 @@ def _classify(error: Exception, folder: RunFolder, *, is_rank: bool) -> tuple[in
     if type(error).__name__ in ("OutOfMemoryError", "MemoryError") or any(
         phrase in str(error).lower() for phrase in ("can't allocate memory", "out of memory")
     ):
-        return 4, f"out of memory: {_first_line(error)}".rstrip(": ")
+        return 4, f"out of memory{address_space_limit()}: {_first_line(error)}".rstrip(": ")
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         full = disk_full(error, str(error.filename or folder.path))
         return full.exit_code, str(full)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -198,6 +199,8 @@ def end_at_once(batches: _MultiProcessingDataLoaderIter) -> None:
         worker.kill()
     for worker in workers:
         worker.join(_KILLED_WITHIN_S)
+        for left in Path("/dev/shm").glob(f"torch_{worker.pid}_*"):  # it would stay for good
+            left.unlink(missing_ok=True)
 
 
 def _iterator_in(error: BaseException) -> _MultiProcessingDataLoaderIter | None:
