@@ -63,6 +63,7 @@ def test_what_is_no_run_folder_is_refused_by_name(tmp_path: Path, what: str) -> 
         b'{"schema": "1"}',
         b'"schema"',
         b'{"schema": 1, "a": "\xff"}',
+        b"[" * 100_000,
     ],
 )
 def test_a_run_json_that_is_none_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
@@ -73,8 +74,9 @@ def test_a_run_json_that_is_none_is_refused_by_name(tmp_path: Path, content: byt
 
 def test_lines_that_are_no_event_with_a_time_are_left_out(tmp_path: Path) -> None:
     path = make_run(tmp_path / "one")
+    deep = b"[" * 100_000 + b"\n"
     (path / "events.jsonl").write_bytes(
-        b'{"event": "one", "time_s": 1}\nnot json\n[1]\n\n\xff\n'
+        deep + b'{"event": "one", "time_s": 1}\nnot json\n[1]\n\n\xff\n'
         b'{"event": "never"}\n{"event": "never", "time_s": NaN}\n{"time_s": 2}\n'
         b'{"event": "two", "time_s": 2.5}\n{"event": "thr'
     )

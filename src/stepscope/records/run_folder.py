@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from typing_extensions import Self
 
 from stepscope.errors import DISK_FULL_ERRNOS, MachineError, RequestError, disk_full
-from stepscope.files import replace_file, sync_and_move
+from stepscope.files import parse_json, replace_file, sync_and_move
 from stepscope.records import schema
 from stepscope.records.csv_log import write_all
 from stepscope.records.types import RecordedSpec, RunRecord
@@ -302,7 +302,7 @@ def read_record(path: str | Path, name: str, what: str) -> tuple[Path, Any]:
     if folder.name == name:
         folder = folder.parent
     try:
-        info = json.loads((folder / name).read_text(encoding="utf-8"))
+        info = parse_json((folder / name).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise RequestError(
             f"{folder} is not a {what} folder: there is no {name} in it. "

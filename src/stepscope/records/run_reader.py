@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
+from stepscope.files import parse_json
 from stepscope.records import schema
 from stepscope.records.run_folder import read_record
 from stepscope.records.table import Table, read_table
@@ -104,7 +104,7 @@ def _read_events(path: Path) -> Iterator[RunEvent]:
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            event = json.loads(line)
+            event = parse_json(line)
         except ValueError:
             continue
         if isinstance(event, dict) and isinstance(event.get("event"), str):
