@@ -75,6 +75,18 @@ def test_every_phase_is_defined_for_a_script():
     assert [row[0] for row in tables_of(section)[0]] == list(schema.PHASES)
 
 
+def test_every_finding_is_in_the_table_of_findings():
+    called = r'(?:Finding|saving|_Cause|_Change)\(\s*(?:view,\s*)?"(\w+)"'
+    made = re.compile(called + r'|^    "\w+": \("(slow_\w+)",', re.MULTILINE)
+    modules = (ROOT / "src/stepscope/analyze/findings").glob("*_findings.py")
+    names = {
+        one or other for module in modules for one, other in made.findall(module.read_text("utf-8"))
+    }
+    assert len(names) > 40
+    section = section_of("docs/how-to/reports.md", "## Findings")
+    assert names <= set(re.findall(r"`(\w+)`", section))
+
+
 def test_every_exit_code_is_documented():
     from stepscope import errors
 

@@ -429,7 +429,7 @@ def test_swap_that_was_there_before_is_no_finding_and_more_of_it_is(tmp_path: Pa
         ("optimizer", "large_optimizer", 0.05 / 0.15),
         ("transfer", "large_transfer", 0.05 / 0.15),
         ("other", "unattributed", 0.05 / 0.15),
-        ("communication", "exposed_exchange", 0.05 / 0.1),  # part of the backward pass
+        ("communication", "blocking_communication", 0.05 / 0.1),  # part of the backward pass
     ],
 )
 def test_a_phase_out_of_proportion_is_found(

@@ -124,7 +124,7 @@ def test_processes_that_share_what_one_had_alone_are_told_of(tmp_path: Path) -> 
 
 
 def test_overlap_is_that_of_the_trials_against_the_exchange_alone(tmp_path: Path) -> None:
-    exchanges = [{"processes": 2, "exchange_s": 0.04, "reason": None}]
+    exchanges = [{"processes": 2, "allreduce_s": 0.04, "reason": None}]
     told = scaling_of(a_sweep(tmp_path, TWICE, predict=[4, 8], exchanges=exchanges, **NETWORK))
     assert told["assumed"]["overlap_share"] == pytest.approx(0.75)
     assert told["assumed"]["gradient_bytes"] == 4_000_000
@@ -149,7 +149,7 @@ def test_a_prediction_stands_on_the_round_of_middle_speed(tmp_path: Path) -> Non
     ("exchanges", "said"),
     [
         ([], "no trial of several processes has figures"),
-        ([{"processes": 2, "exchange_s": None, "reason": "no torch"}], "no torch"),
+        ([{"processes": 2, "allreduce_s": None, "reason": "no torch"}], "no torch"),
     ],
 )
 def test_overlap_that_cannot_be_told_is_none_and_that_is_said(
@@ -223,10 +223,10 @@ def test_each_computes_on_its_part_and_waits_for_the_allreduce(
 def test_what_is_hidden_is_never_more_than_the_backward_pass_takes() -> None:
     half = replace(SLOW, overlap_share=0.5)
     # Half of 156 ms is more than a quarter of 50 ms of backward, and than the whole of them.
-    assert predict("strong", 64, 4, ONE, half)["exposed_s"] == pytest.approx(0.156 - 0.0125)
-    assert predict("weak", 256, 4, ONE, half)["exposed_s"] == pytest.approx(0.156 - 0.05)
+    assert predict("strong", 64, 4, ONE, half)["blocking_s"] == pytest.approx(0.156 - 0.0125)
+    assert predict("weak", 256, 4, ONE, half)["blocking_s"] == pytest.approx(0.156 - 0.05)
     tenth = replace(SLOW, overlap_share=0.1)
-    assert predict("weak", 256, 4, ONE, tenth)["exposed_s"] == pytest.approx(0.9 * 0.156)
+    assert predict("weak", 256, 4, ONE, tenth)["blocking_s"] == pytest.approx(0.9 * 0.156)
 
 
 def test_the_process_with_the_most_samples_sets_the_pace() -> None:
@@ -240,7 +240,7 @@ def test_a_base_of_two_is_taken_without_its_communication() -> None:
     two = Base(2, 64, 640, step_s=0.1, backward_s=0.06, fixed_s=0.01, communication_s=0.02)
     found = predict("strong", 64, 4, two, replace(SLOW, overlap_share=1))
     # Half of the 70 ms that go with the samples, 10 ms that stay; backward's own part is 40 ms.
-    assert found["exposed_s"] == pytest.approx(0.156 - 0.02)
+    assert found["blocking_s"] == pytest.approx(0.156 - 0.02)
     assert found["step_s"] == pytest.approx(0.045 + 0.136)
     assert found["efficiency"] == pytest.approx(found["speedup"] / 2)
 
@@ -265,7 +265,7 @@ def test_no_prediction_is_better_than_ideal_and_a_faster_network_is_never_worse(
     for mode, batch in (("strong", 64), ("weak", 64 * processes)):
         found = predict(mode, batch, processes, base, slow)
         assert 0 < found["efficiency"] <= 1 + 1e-9
-        assert 0 <= found["exposed_s"] <= found["exchange_s"]
+        assert 0 <= found["blocking_s"] <= found["allreduce_s"]
         assert found["samples_per_s"] == pytest.approx(batch / found["step_s"])
         better = predict(mode, batch, processes, base, fast)
         assert better["speedup"] >= found["speedup"] * (1 - 1e-9)

@@ -91,7 +91,7 @@ def test_what_is_predicted_is_drawn_and_printed_apart_and_a_failure_is_told(caps
             a_row("weak", 1, 1.0),
             a_row("weak", 2, None, samples_per_s=None, efficiency=None, reason="out of memory"),
         ],
-        "predicted": [a_row("strong", 4, 2.5, step_s=0.1, exchange_s=0.02, exposed_s=0.01)],
+        "predicted": [a_row("strong", 4, 2.5, step_s=0.1, allreduce_s=0.02, blocking_s=0.01)],
         "assumed": {"bandwidth_bytes_per_s": 3.125e9, "latency_s": 0.0, "how": "as it is"},
         "notes": ["shared"],
         "answer": "So much.",

@@ -64,15 +64,15 @@ def figures_of_rank(rank: Run) -> RankFigures:
 # --- Exposed communication
 
 
-def exposed_communication(steps: Table, dropped: list[int]) -> PhaseTime | None:
+def blocking_communication(steps: Table, dropped: list[int]) -> PhaseTime | None:
     """Return the time per step of communication that no computation hides; None if unknown."""
     known = [
-        (exposed, took)
-        for exposed, took, epoch in zip(
+        (blocking, took)
+        for blocking, took, epoch in zip(
             steps["communication_s"], steps["step_s"], steps["epoch"], strict=True
         )
-        if exposed is not None and epoch not in dropped
+        if blocking is not None and epoch not in dropped
     ]
     if not known:
         return None
-    return distribution((exposed for exposed, _ in known), sum(took for _, took in known))
+    return distribution((blocking for blocking, _ in known), sum(took for _, took in known))

@@ -15,7 +15,7 @@ from stepscope.analyze.phase_shares import (
     time_by_phase,
 )
 from stepscope.analyze.rank_balance import (
-    exposed_communication,
+    blocking_communication,
     figures_of_rank,
     ranks_of,
     slowest_by_phase,
@@ -98,7 +98,7 @@ def summarize(run: Run, measured: Measured) -> Summary:
         "unattributed_share": phases["other"]["share"] if phases else None,
         "phases": phases,
         "device": device_time(steps, dropped, measured.script.get("stacks") or ()),
-        "communication": exposed_communication(steps, dropped),
+        "communication": blocking_communication(steps, dropped),
         "off_blocks": cost_by_off_blocks(steps),
         "train_accuracy": trained[-1]["accuracy"] if trained else None,
         "test_accuracy": tested[-1]["accuracy"] if tested else None,

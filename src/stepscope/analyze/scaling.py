@@ -79,7 +79,7 @@ def _trials_with_rate(sweep: Sweep, values: Setting) -> list[Trial]:
 
 
 def _communication_of(sweep: Sweep, trials: Iterable[Trial]) -> float | None:
-    """Return the exposed communication of a step on rank 0; None for one process."""
+    """Return the blocking communication of a step on rank 0; None for one process."""
     runs = (load_run(sweep.folder_of(trial)) for trial in trials)
     return known_median(
         known_mean(compress(run.steps["communication_s"], steady_steps(run))) for run in runs
@@ -216,9 +216,9 @@ def predict(
     part = ceil(batch_size / processes) / ceil(base.batch_size / base.processes)
     allreduce_s = inputs.allreduce_s(processes)
     backward_s = (base.backward_s - base.communication_s) * part
-    exposed_s = allreduce_s - min(inputs.overlap_share * allreduce_s, backward_s)
+    blocking_s = allreduce_s - min(inputs.overlap_share * allreduce_s, backward_s)
     own_s = (base.step_s - base.communication_s - base.fixed_s) * part + base.fixed_s
-    step_s = own_s + exposed_s
+    step_s = own_s + blocking_s
     speedup = batch_size / base.batch_size * base.step_s / step_s
     return {
         "mode": mode,
@@ -228,8 +228,8 @@ def predict(
         "speedup": speedup,
         "efficiency": speedup * base.processes / processes,
         "step_s": step_s,
-        "exchange_s": allreduce_s,
-        "exposed_s": exposed_s,
+        "allreduce_s": allreduce_s,
+        "blocking_s": blocking_s,
     }
 
 
@@ -341,7 +341,7 @@ def _overlap(
 ) -> tuple[float, str]:
     """Return the share of an all-reduce that is hidden, and the explanation."""
     allreduce_of = {
-        each["processes"]: each["exchange_s"] for each in exchanges if each["exchange_s"]
+        each["processes"]: each["allreduce_s"] for each in exchanges if each["allreduce_s"]
     }
     known = [
         (row["communication_s"], allreduce_of[row["processes"]])
@@ -352,11 +352,11 @@ def _overlap(
         reasons = (each["reason"] for each in exchanges if each["reason"])
         reason = next(reasons, "no trial of several processes has figures")
         return 0.0, f"no overlap with the backward pass is assumed: {reason}"
-    exposed_s, allreduce_s = (sum(values) / len(values) for values in zip(*known, strict=True))
-    share = max(0.0, 1 - exposed_s / allreduce_s)
+    blocking_s, allreduce_s = (sum(values) / len(values) for values in zip(*known, strict=True))
+    share = max(0.0, 1 - blocking_s / allreduce_s)
     return share, (
         f"{format_share(share)} of it hidden behind the backward pass, as measured: "
-        f"{format_duration(exposed_s)} of {format_duration(allreduce_s)} were exposed"
+        f"{format_duration(blocking_s)} of {format_duration(allreduce_s)} were blocking"
     )
 
 

@@ -49,13 +49,13 @@ def _exchange(processes: int, size_bytes: int, device: str) -> ExchangeTime:
     """Return the median time of an allreduce alone, or why it is unknown."""
     if not device.startswith("cpu"):
         reason = f"the allreduce alone is timed between CPUs, and the trials ran on {device}"
-        return {"processes": processes, "exchange_s": None, "reason": reason}
+        return {"processes": processes, "allreduce_s": None, "reason": reason}
     asked = {"processes": processes, "bytes": size_bytes}
     try:
         answer = ask_process(ALLREDUCE, asked)
     except (MachineError, OutOfMemoryError) as error:
-        return {"processes": processes, "exchange_s": None, "reason": str(error)}
-    return {"processes": processes, "exchange_s": median(answer["exchange_s"]), "reason": None}
+        return {"processes": processes, "allreduce_s": None, "reason": str(error)}
+    return {"processes": processes, "allreduce_s": median(answer["allreduce_s"]), "reason": None}
 
 
 # --- Which requests could only fail, or would compare nothing?

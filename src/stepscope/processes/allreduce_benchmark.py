@@ -33,7 +33,7 @@ def time_allreduce(request: dict[str, int]) -> dict[str, list[float]]:
         except ProcessException as error:
             last = str(error).strip().rpartition("\n")[2]
             raise MachineError(f"allreduce of {processes} processes failed: {last}") from error
-        return {"exchange_s": [float(line) for line in times.read_text().split()]}
+        return {"allreduce_s": [float(line) for line in times.read_text().split()]}
 
 
 def _run_rank(

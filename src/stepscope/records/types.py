@@ -1508,7 +1508,7 @@ class ExchangeTime(TypedDict):
     """How long a number of processes takes to exchange gradients alone, or why that is unknown."""
 
     processes: int
-    exchange_s: float | None
+    allreduce_s: float | None
     reason: str | None
 
 
@@ -1785,8 +1785,8 @@ class PredictedScaling(TypedDict):
     speedup: float
     efficiency: float
     step_s: float
-    exchange_s: float
-    exposed_s: float
+    allreduce_s: float
+    blocking_s: float
 
 
 class ScalingAssumptions(TypedDict):

@@ -41,7 +41,7 @@ _OF_STEPS = (
     step_findings.large_optimizer,
     step_findings.large_transfer,
     rank_findings.straggler,
-    rank_findings.exposed_communication,
+    rank_findings.blocking_communication,
     step_findings.unattributed,
     step_findings.costly_instrument,
     machine_findings.throttling,

@@ -8,7 +8,7 @@ from stepscope.stats.intervals import median
 from stepscope.units import format_duration, format_share
 
 _MUCH_SLOWER = 0.1  # share of a step
-_MUCH_EXCHANGE = 0.2
+_MUCH_COMMUNICATION = 0.2
 _STEPS = 20
 
 
@@ -44,18 +44,18 @@ def straggler(view: RunView) -> Finding | None:
     )
 
 
-def exposed_communication(view: RunView) -> Finding | None:
+def blocking_communication(view: RunView) -> Finding | None:
     """Report the time of gradient communication that no computation hides."""
-    exposed = rank_balance.exposed_communication(view.run.steps, view.dropped)
-    if exposed is None or exposed["share"] < _MUCH_EXCHANGE or len(view.step_s) < _STEPS:
+    blocking = rank_balance.blocking_communication(view.run.steps, view.dropped)
+    if blocking is None or blocking["share"] < _MUCH_COMMUNICATION or len(view.step_s) < _STEPS:
         return None
     return Finding(
-        "exposed_exchange",
-        f"{format_share(exposed['share'])} of the time is gradient communication that no "
+        "blocking_communication",
+        f"{format_share(blocking['share'])} of the time is gradient communication that no "
         "computation hides: the batch of each process is small for the gradients that it sends.",
         (
-            f"{view.of_a_step(exposed['mean_s'])} on rank 0, including waiting for slower ranks",
+            f"{view.of_a_step(blocking['mean_s'])} on rank 0, including waiting for slower ranks",
             "a larger --batch-size, --accumulate or fewer --processes reduce this share",
         ),
-        weight=exposed["share"],
+        weight=blocking["share"],
     )

@@ -85,7 +85,7 @@ def _print_measured(console: Console, rows: list[MeasuredScaling]) -> None:
 
 def _print_predicted(console: Console, rows: list[PredictedScaling]) -> None:
     step = duration_format([row["step_s"] for row in rows])
-    allreduce = duration_format([row["exchange_s"] for row in rows])
+    allreduce = duration_format([row["allreduce_s"] for row in rows])
     cells = [
         [
             *_setting(row),
@@ -93,7 +93,7 @@ def _print_predicted(console: Console, rows: list[PredictedScaling]) -> None:
             f"{row['speedup']:.2f}",
             format_share(row["efficiency"]),
             step(row["step_s"]),
-            allreduce(row["exchange_s"]),
+            allreduce(row["allreduce_s"]),
         ]
         for row in rows
     ]
