@@ -12,11 +12,14 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+
+from _loader_world import Loop, SimulatedBench, search
 
 from stepscope.stats import decide
 
 REPEATS = 2000
+SEARCHES = "workers"  # what such a question asks takes ten times as long: a tenth of the repeats
 FASTER_OR_SLOWER = (decide.FASTER, decide.SLOWER)
 
 
@@ -171,6 +174,58 @@ def slowdown_is_missed(pilot: int) -> Question:
     return ask
 
 
+# --- The whole search of `stepscope workers`, on simulated trainings
+
+
+_SLOW_LOADER = Loop(load_s=0.03, train_s=0.015, spread=0.1)
+_FREE_LOADER = Loop(load_s=0.0005, train_s=0.02, spread=0.1)
+_CONTENTION = Loop(load_s=0.0015, train_s=0.02, spread=0.1, slowed_by_a_worker=0.04)
+_NUMBERS = (0, 1, 2, 4)
+
+
+@cache
+def _rates(loop: Loop) -> dict[int, float]:
+    """Return the true throughput of each number of workers."""
+    return {number: loop.rate(number, random.Random(0), 20_000) for number in _NUMBERS}
+
+
+def queue_misleads(workers: int, capacity: float) -> Question:
+    """Whether a trial whose first step filled the queue is off by more than 3 %."""
+    loop = Loop(load_s=0.02 * workers / capacity, train_s=0.02, spread=0.02)
+
+    def ask(noise: Noise, chance: random.Random) -> bool:
+        [trial] = SimulatedBench(loop, chance).have(
+            [{"workers": workers, "max_steps": 2 + 2 * workers + 24}], 1
+        )
+        rate = trial.metrics["steady_samples_per_s"] or 0.0
+        return abs(rate / (min(1.0, capacity) / 0.02) - 1) > decide.MARGIN
+
+    return ask
+
+
+def search_ends(loop: Loop, current: int, is_wrong: Callable[[float, float], bool]) -> Question:
+    """Whether the throughput of the recommended number and of the current one is wrong."""
+
+    def ask(noise: Noise, chance: random.Random) -> bool:
+        whole_rounds: dict[int, float] = {}
+
+        def disturbance(run: int, round_: int) -> float:
+            is_slow = chance.random() < noise.slow_rounds
+            whole = whole_rounds.setdefault(round_, -math.log(1.25) if is_slow else 0.0)
+            return whole + noise.log_rate(chance, run)
+
+        found = search(SimulatedBench(loop, chance, disturbance), current)
+        rates = _rates(loop)
+        return is_wrong(rates[found.recommended.workers], rates[current])
+
+    return ask
+
+
+def _wins_less_than_the_grid(loop: Loop) -> Callable[[float, float], bool]:
+    """Return whether less than 90 % is gained of what the best of all numbers gains."""
+    return lambda rate, before: rate - before < 0.9 * (max(_rates(loop).values()) - before)
+
+
 def _loses(speeds: Sequence[float], share: float) -> Callable[[decide.Race[int]], bool]:
     return lambda race: speeds[race.pick] < (1 - share) * max(speeds)
 
@@ -223,6 +278,25 @@ def questions() -> Iterator[tuple[str, float, Question]]:
         0.05,
         race_ends(_LOADER_BOUND, 0, 3, _loses(_LOADER_BOUND, 0.1)),
     )
+    for workers, capacity in ((2, 0.9), (4, 0.8), (8, 0.95)):
+        name = f"{workers} workers at {capacity:.0%} of the pace: a trial is off by 3 %"
+        yield name, 0.05, queue_misleads(workers, capacity)
+    yield (
+        f"{SEARCHES}, nothing differs: the number is changed",
+        0.05,
+        search_ends(_FREE_LOADER, 2, lambda rate, before: rate != before),
+    )
+    yield (
+        f"{SEARCHES}, loader-bound: less than 90 % of the gain",
+        0.05,
+        search_ends(_SLOW_LOADER, 0, _wins_less_than_the_grid(_SLOW_LOADER)),
+    )
+    for name, loop, current in (
+        ("nothing differs", _FREE_LOADER, 2),
+        ("contention", _CONTENTION, 0),
+    ):
+        ends = search_ends(loop, current, lambda rate, before: rate < 0.97 * before)
+        yield f"{SEARCHES}, {name}: more than 3 % lost", 0.01, ends
     for pilot in (3, 6):
         name = f"rounds advised after {pilot}: miss a slowdown of 5 %"
         yield name, 1 - decide.POWER, slowdown_is_missed(pilot)
@@ -240,11 +314,12 @@ def main() -> int:
     for name, promised, ask in questions():
         if options.only not in name:
             continue
-        allowed = promised + 3 * math.sqrt(promised * (1 - promised) / options.repeats)
+        repeats = options.repeats // 10 if name.startswith(SEARCHES) else options.repeats
+        allowed = promised + 3 * math.sqrt(promised * (1 - promised) / repeats)
         shares = []
         for model in MODELS:
             chance = random.Random(f"{options.seed} {name} {model.name}")
-            shares.append(sum(ask(model, chance) for _ in range(options.repeats)) / options.repeats)
+            shares.append(sum(ask(model, chance) for _ in range(repeats)) / repeats)
         missed += sum(share > allowed for share in shares)
         figures = "".join(f"{100 * s:8.1f}{'!' if s > allowed else ' '}" for s in shares)
         print(f"{name:58} {100 * promised:8.0f} {figures}", flush=True)

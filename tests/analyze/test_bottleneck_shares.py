@@ -40,7 +40,8 @@ WAITS = {"data_s": 0.06, "load_s": 0.06}
         (Evidence(step(**WAITS, load_cpu_s=0.02), 2, 2, alone=step(load_s=0.02)), "contention"),
         # Another process reads the disk.
         (Evidence(step(**WAITS), 0, 2, reads_files=False, read_bytes_per_s=1e8), "preprocessing"),
-        (Evidence(step(data_s=0.02, load_s=0.02), 0, 2), "compute"),
+        (Evidence(step(data_s=0.009, load_s=0.009), 0, 2), "compute"),
+        (Evidence(step(data_s=0.043, load_s=0.043, load_cpu_s=0.043), 0, 2), "preprocessing"),
         (Evidence(step(data_s=0.02, load_s=0.2, load_cpu_s=0.2), 2, 2), "preprocessing"),
         (Evidence({**step(data_s=0.06), "load_s": None}, 2, 2), "unclear"),
         (Evidence(mean_step([]), 0, 2), "unclear"),

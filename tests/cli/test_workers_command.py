@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# A pipeline that takes far longer than the network: 2 ms a sample, and nothing else to do.
+# A pipeline that takes longer than the network: 16 ms a batch beside 4 ms.
 SLOW_SCRIPT = """
 import time
 import torch
@@ -21,7 +21,7 @@ class Slow(Dataset):
         return 1600
 
     def __getitem__(self, index):
-        time.sleep(0.002)
+        time.sleep(0.001)
         return torch.zeros(8), index % 2
 
 net = nn.Linear(8, 2)
@@ -29,6 +29,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for x, y in DataLoader(Slow(), batch_size=16, shuffle=True):
     optimizer.zero_grad()
     nn.functional.cross_entropy(net(x), y).backward()
+    time.sleep(0.004)
     optimizer.step()
 """
 
@@ -48,32 +49,36 @@ def net():
 """
 
 
-def test_a_script_with_a_slow_data_set_is_told_to_use_more_workers_verified(stepscope):
+def test_a_script_with_a_slow_data_set_is_told_to_use_more_workers_and_where(stepscope):
     script = stepscope.folder / "train.py"
     script.write_text(SLOW_SCRIPT)
 
     found = stepscope.succeed("workers", "--json", "--", "train.py").json
     assert found["current"] == 0
-    assert found["recommended"] > 0
+    by_number = {row["workers"]: row for row in found["candidates"]}
+    assert {0, 1, 2, 4} <= by_number.keys()
     assert found["bound_by"] == "preprocessing"
-    assert found["verified_speedup"] > 1.3
-    assert found["verified"]["rounds"] >= 2
     assert found["cost_s"] > 0
     assert script.read_text() == SLOW_SCRIPT
-    by_number = {row["workers"]: row for row in found["candidates"]}
-    assert {0, 1} <= by_number.keys()
-    assert by_number[found["recommended"]]["memory_bytes"] > 0
-    none = by_number[0]["samples_per_s"]
-    assert none["low"] is None or none["low"] <= none["median"] <= none["high"]
-    assert not by_number[0]["tied_with_best"]
-    assert found["measured_steps"] <= found["steps_an_epoch"] / 10
     trials = json.loads((Path(stepscope.folder) / found["path"] / "sweep.json").read_text())
     assert {trial["status"] for trial in trials["trials"]} == {"completed"}
+    if found["text"].startswith("Undecided: other programs"):
+        assert (found["recommended"], found["disturbed_rounds"]) == (0, 3)
+        return
+    assert found["recommended"] > 1
+    assert found["verified_speedup"] > 1.3
+    assert found["verified"]["rounds"] >= 3
+    assert f"num_workers={found['recommended']}: " in found["text"]
+    assert found["change"].startswith("Change train.py:17:  DataLoader(Slow(), batch_size=16")
+    assert by_number[found["recommended"]]["memory_bytes"] > 0
+    none = by_number[0]["samples_per_s"]
+    assert none["low"] <= none["median"] <= none["high"]
+    assert not by_number[0]["tied_with_best"]
 
 
 @pytest.mark.alone  # whatever runs beside it may make a worker look useful
 def test_a_network_with_its_data_in_memory_needs_no_workers(stepscope):
-    (stepscope.folder / "slow.py").write_text(SLOW_NETWORK)
+    (stepscope.folder / "slow.py").write_text(SLOW_NETWORK.replace("0.05", "0.02"))
 
     found = stepscope.succeed(
         "workers", "--model", "slow:net", "--samples", 480, "--batch-size", 8, "--json"
@@ -81,7 +86,7 @@ def test_a_network_with_its_data_in_memory_needs_no_workers(stepscope):
     assert found["recommended"] == 0
     assert found["bound_by"] == "compute"
     assert found["verified_speedup"] is None
-    assert "nothing to compare" in found["verified"]["reason"]
+    assert found["verified"]["reason"]
 
 
 def test_a_script_without_a_loader_has_no_workers_to_set(stepscope):
@@ -126,5 +131,6 @@ def test_stalls_names_what_was_made_slow(stepscope, slow, bound_by):
     assert found["at_most"]["more_workers"] >= found["at_most"]["faster_storage"] * 0.999
 
 
-def test_synthetic_batches_have_no_workers(stepscope):
+def test_synthetic_batches_have_no_workers_and_leave_no_folder(stepscope):
     assert stepscope("workers", "--source", "synthetic").is_refused(2, "synthetic")
+    assert not (stepscope.folder / "runs").exists()

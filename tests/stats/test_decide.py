@@ -295,6 +295,8 @@ def bench(monkeypatch):
         "race of",
         "race, the",
         "after 6",
+        "4 workers at",
+        "workers, nothing",
     ],
 )
 def test_wrong_answers_are_as_rare_as_promised(bench, question, capsys):

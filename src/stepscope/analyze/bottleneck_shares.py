@@ -15,10 +15,7 @@ Bound = Literal["compute", "preprocessing", "storage", "transfer", "host", "cont
 # Slowdown of the network beside workers from which on it lacks cores.
 SLOWED = 1.15
 
-# Workers that are waited for this share of a step do not keep up. Without workers loading and
-# training take turns, and the larger of the two binds.
-_WAIT_WITH_WORKERS = 0.1
-_WAIT_WITHOUT = 0.5
+_WAITS = 0.1  # of a step, for a loader that does not keep up
 _MUCH = 0.3  # of a step, for what should be next to nothing
 _MOSTLY = 0.5
 _SLOWED_LOADING = 1.5  # beside other workers, of a batch that is not waited for
@@ -44,7 +41,7 @@ def bound_by(evidence: Evidence) -> tuple[Bound, str]:
     if not step_s:
         return "unclear", "no step was measured"
     waiting = wait_share(evidence.figures)
-    bound, why = _waiting(evidence) if lags(waiting, evidence.workers) else _busy(evidence, step_s)
+    bound, why = _waiting(evidence) if lags(waiting) else _busy(evidence, step_s)
     return bound, (
         f"{format_share(waiting)} of a step of {format_duration(step_s)} waits for data; {why}"
     )
@@ -55,9 +52,9 @@ def wait_share(figures: StepFigures) -> float:
     return (figures["data_s"] or 0.0) / (figures["step_s"] or math.inf)
 
 
-def lags(waiting: float, workers: int) -> bool:
+def lags(waiting: float) -> bool:
     """Return whether a loader with this share of waiting is the bottleneck."""
-    return waiting >= (_WAIT_WITH_WORKERS if workers else _WAIT_WITHOUT)
+    return waiting >= _WAITS
 
 
 def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
@@ -143,7 +140,7 @@ def data_stalls(
         "contention": contention_s / total_s,
     }
     bound = "contention" if lost["contention"] >= _LITTLE else "compute"
-    if lags(wait_s / total_s, workers):
+    if lags(wait_s / total_s):
         bound = "preprocessing" if preprocessing_s >= fetching_s else "storage"
     samples_at_once = samples_a_step * max(1, workers)
     fetch_s = None

@@ -9,6 +9,7 @@ from itertools import compress, pairwise
 from typing import cast
 
 from stepscope.analyze.comparison_sides import by_node_kind, settings_of
+from stepscope.analyze.machine_load import cpu_use
 from stepscope.analyze.phase_shares import counted_steps
 from stepscope.analyze.prefetch_queue import slowdown_without_queue
 from stepscope.analyze.throughput import rate_of_trial
@@ -86,12 +87,13 @@ def metrics(run: Run) -> TrialMetrics:
     counts = [value for value in telemetry["workers"] if value]
     measured = rate(compress(steps["samples"], steady), compress(steps["step_s"], steady))
     slower = _slowdown(run, steady)
+    use = cpu_use(run, -math.inf, math.inf)
     figures: TrialMetrics = {
         "samples_per_s": summary.get("samples_per_s"),
         "dropped_epochs": dropped,
         "steady_samples_per_s": measured / slower if measured else measured,
         "steady_steps": sum(steady),
-        "steady": _mean_steady_step(run, steady, slower),
+        "steady": _mean_steady_step(run, steady if any(steady) else kept, slower),
         "wall_s": summary.get("wall_s"),
         "epoch_s": known_mean(row["total_s"] for row in trained),
         "step_s": known_mean(compress(steps["step_s"], kept)),
@@ -112,6 +114,8 @@ def metrics(run: Run) -> TrialMetrics:
         ),
         "pressure_cpu": known_mean(compress(telemetry["pressure_cpu"], later)),
         "pressure_io": known_mean(compress(telemetry["pressure_io"], later)),
+        "others_cpu_share": use.others_share if use else None,
+        "disturbed": use.disturbs if use else None,
         "worker_bytes": max(workers) // max(counts) if workers and counts else None,
     }
     # JSON cannot hold a loss that diverged.
@@ -158,7 +162,7 @@ def _slowdown(run: Run, steady: Sequence[bool]) -> float:
 
 
 def _mean_steady_step(run: Run, steady: Sequence[bool], slower: float) -> StepFigures:
-    """Return the mean steady step; what it takes longer without a queue is waiting."""
+    """Return the mean of these steps; what it takes longer without a queue is waiting."""
     steps = binding_steps(run.steps)
     known = {name: known_mean(compress(steps[name], steady)) for name in _OF_A_STEP}
     step_s, data_s = known["step_s"], known["data_s"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from stepscope.records.run_reader import Run
@@ -60,6 +62,34 @@ def warnings_of(run: Run) -> list[str]:
     """Return the warnings about changed settings of a script's loaders, each once."""
     found = (each.get("warning") for each in loaders_of(run))
     return list(dict.fromkeys(warning for warning in found if warning))
+
+
+def line_with_workers(script: str | None, workers: int) -> str | None:
+    """Return `Change train.py:23: DataLoader(..., num_workers=2)`, or None if it is not clear.
+
+    It is clear in a script with one DataLoader, or with one that shuffles.
+    """
+    path = Path(script or "")
+    if path.suffix != ".py" or not path.is_file():
+        return None
+    tree = ast.parse(path.read_bytes())
+    loaders = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "DataLoader"
+    ]
+    shuffling = [
+        node
+        for node in loaders
+        if any(ast.unparse(each) == "shuffle=True" for each in node.keywords)
+    ]
+    clear = next((each for each in (loaders, shuffling) if len(each) == 1), None)
+    if clear is None:
+        return None
+    [call] = clear
+    kept = [each for each in call.keywords if each.arg != "num_workers"]
+    call.keywords = [*kept, ast.keyword("num_workers", ast.Constant(workers))]
+    return f"Change {path.name}:{call.lineno}:  {ast.unparse(call)}"
 
 
 def _trains_from_another(run: Run, asked: int) -> str | None:

@@ -105,8 +105,17 @@ class TrialBench:
             for trial in ended:
                 del missing[trial.index]
 
-    def have(self, settings: Sequence[Mapping[str, SettingValue]], repeat: int) -> list[Trial]:
-        """Return a trial of each setting in a round: a recorded one, or a new one."""
+    def have(
+        self,
+        settings: Sequence[Mapping[str, SettingValue]],
+        repeat: int,
+        trials_planned: int | None = None,
+        left_s: float | None = None,
+    ) -> list[Trial]:
+        """Return a trial of each setting in a round: a recorded one, or a new one.
+
+        The number of trials and the time left are shown, if they are known.
+        """
         trials = load_sweep(self.folder.path).trials
         wanted: dict[int, Trial] = {}
         for values in settings:
@@ -116,7 +125,7 @@ class TrialBench:
             wanted[trial.index] = trial
         self.folder.update_info(trials=[trial.to_json() for trial in trials])
         missing = [trial for trial in wanted.values() if trial.is_missing]
-        show = partial(self.listener.trying, trials=None, left_s=None)
+        show = partial(self.listener.trying, trials=trials_planned, left_s=left_s)
         with closing(self._make(missing, show)) as ended:
             wanted |= {trial.index: trial for trial in ended}
         return list(wanted.values())

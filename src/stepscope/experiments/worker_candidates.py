@@ -1,7 +1,8 @@
-"""Which numbers of workers to try, and how long: known before the first trial."""
+"""Which numbers of workers to try, and how long: known before the first round."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
@@ -17,59 +18,31 @@ from stepscope.experiments.workload import (
 )
 from stepscope.hardware import host
 from stepscope.records.run_reader import Run
-from stepscope.records.types import SettingValue, WorkerBounds
+from stepscope.records.types import SettingValue, StepFigures, TrialMetrics, WorkerBounds
 from stepscope.units import format_count
 
-# --- How much is measured: a tenth of an epoch's steps to choose, as many to verify
+# --- How long a trial is
 
 
-_SHARE = 10
-_CHOOSING_ROUNDS = (5, 4, 3, 2)  # the most whose trials still have enough steps
-_LEAST_ROUNDS = 2
-_LEAST_VERIFYING_ROUNDS = 3
-_ENOUGH_STEPS = 6
-_LEAST_STEPS = 2
-_MOST_STEPS = 40  # more steps of one run say little more: runs differ by more than their steps
+_SHARE = 25
+_LEAST_STEPS, _MOST_STEPS = 20, 40  # more steps of one run say little more: runs differ by more
+_LEAST_EPOCHS = 3  # of a trial of whole epochs; the first is not counted
+_LONG_EPOCH = 1000  # steps, if the length of an epoch is unknown
 
 
-@dataclass(frozen=True)
-class TrialBudget:
-    """The steps of a trial, the rounds, and the most steps of all rounds."""
-
-    steps: int
-    rounds: int
-    most: int
-
-    @classmethod
-    def of(cls, most: int, rounds: int) -> TrialBudget:
-        """Divide steps among rounds, within the least and the most of a trial."""
-        return cls(min(_MOST_STEPS, max(_LEAST_STEPS, most // rounds)), rounds, most)
-
-    def rounds_with(self, workers: int) -> int:
-        """Return the rounds for a number of workers, whose trials are whole turns of them."""
-        window = whole_turns(self.steps, workers)
-        return max(_LEAST_ROUNDS, min(self.rounds, self.most // window))
-
-
-def budgets_of(steps_an_epoch: int) -> tuple[TrialBudget, TrialBudget]:
-    """Return the budgets to choose and to verify by: a tenth of an epoch each."""
-    most = steps_an_epoch // _SHARE
-    rounds = next((n for n in _CHOOSING_ROUNDS if most // n >= _ENOUGH_STEPS), _LEAST_ROUNDS)
-    verifying = TrialBudget.of(most, max(rounds, _LEAST_VERIFYING_ROUNDS))
-    return TrialBudget.of(most, rounds), verifying
-
-
-def most_workers(budget: TrialBudget) -> int:
-    """Return the largest number of workers whose turns fit into the budget."""
-    return max(1, budget.most // _LEAST_ROUNDS)
+def steps_of_trial(steps_an_epoch: int | None) -> int:
+    """Return how many steps of a trial count: a small share of an epoch."""
+    return min(_MOST_STEPS, max(_LEAST_STEPS, (steps_an_epoch or _LONG_EPOCH) // _SHARE))
 
 
 # --- Which numbers of workers are worth a trial on this machine
 
 
+_ALWAYS = 4  # workers that are tried on a machine with fewer CPUs too
 # Workers that mostly wait for a disk or a server need no core each.
 _MOST_WAITING_A_CPU = 8
 _LITTLE_CPU = 0.5  # of a worker's time
+_TO_SPARE = 1.2  # times the workers that keep up on average
 
 
 @dataclass(frozen=True)
@@ -101,7 +74,8 @@ class Candidate:
 class Bounds:
     """The resources for workers; an unknown one, None, does not limit them.
 
-    `limit_bytes` is for the whole training, `alone_bytes` is its memory without workers.
+    `limit_bytes` is for the whole training, `alone_bytes` is its memory without workers. `waiting`
+    is the number of workers that keep up, where they mostly wait and need no CPU each.
     """
 
     cpus: int
@@ -111,7 +85,8 @@ class Bounds:
     shm_free_bytes: int | None = None
     batch_bytes: int | None = None
     prefetch: int = 2
-    by_epoch: int | None = None
+    by_steps: int | None = None
+    waiting: int = 0
 
     @property
     def by_memory(self) -> int | None:
@@ -127,11 +102,40 @@ class Bounds:
             return None
         return max(0, self.shm_free_bytes // self.batch_bytes - 1) // self.prefetch
 
-    def most(self, *, mostly_waiting: bool = False) -> int:
-        """Return the largest number that is worth a trial."""
-        by_cpus = self.cpus * (_MOST_WAITING_A_CPU if mostly_waiting else 1)
-        limits = (by_cpus, self.by_memory, self.by_shared_memory, self.by_epoch)
+    @property
+    def by_cpus(self) -> int:
+        """How many workers the CPUs could keep busy, or more that mostly wait."""
+        most = self.cpus * _MOST_WAITING_A_CPU
+        return max(_ALWAYS, self.cpus, min(self.waiting, most))
+
+    @property
+    def most(self) -> int:
+        """The largest number that is worth a trial."""
+        limits = (self.by_cpus, self.by_memory, self.by_shared_memory, self.by_steps)
         return min(limit for limit in limits if limit is not None)
+
+    @property
+    def what_limits(self) -> str | None:
+        """What keeps numbers from a trial which the CPUs would allow, or None."""
+        reasons = {
+            self.by_memory: "memory",
+            self.by_shared_memory: "/dev/shm, which holds the batches of workers",
+            self.by_steps: "the steps of a trial",
+        }
+        return reasons.get(self.most) if self.most < self.by_cpus else None
+
+    def with_seen(self, workers: int, seen: TrialMetrics) -> Bounds:
+        """Return the bounds with what a trial showed of its workers."""
+        worker_bytes = max(self.worker_bytes or 0, seen.get("worker_bytes") or 0) or None
+        alone_bytes, peak_bytes = self.alone_bytes, seen.get("peak_memory_bytes")
+        if peak_bytes and (worker_bytes or not workers):
+            alone_bytes = max(0, peak_bytes - workers * (worker_bytes or 0))
+        return replace(
+            self,
+            worker_bytes=worker_bytes,
+            alone_bytes=alone_bytes,
+            waiting=max(self.waiting, _workers_that_keep_up(seen["steady"])),
+        )
 
     def to_json(self) -> WorkerBounds:
         """Return the limits."""
@@ -139,41 +143,45 @@ class Bounds:
             "cpus": self.cpus,
             "by_memory": self.by_memory,
             "by_shared_memory": self.by_shared_memory,
-            "by_epoch": self.by_epoch,
+            "by_steps": self.by_steps,
         }
 
 
-def first_candidates(bounds: Bounds, current: int) -> list[Candidate]:
-    """Return 0, 1, 2, 4, … up to the bound, the bound itself, and the current number."""
-    most = bounds.most()
-    numbers = {0, most, current}
-    power = 1
-    while power < most:
-        numbers.add(power)
-        power *= 2
-    return [Candidate(number) for number in sorted(numbers)]
-
-
-def next_larger(
-    largest: int, bounds: Bounds, load_s: float | None, load_cpu_s: float | None
-) -> Candidate | None:
-    """Return a larger number to try if workers mostly wait rather than compute."""
+def _workers_that_keep_up(seen: StepFigures) -> int:
+    """Return how many workers that mostly wait make as many batches as the training uses, or 0."""
+    load_s, load_cpu_s = seen["load_s"], seen["load_cpu_s"]
+    step_s, data_s = seen["step_s"], seen["data_s"]
     if not load_s or load_cpu_s is None or load_cpu_s > _LITTLE_CPU * load_s:
-        return None
-    most = bounds.most(mostly_waiting=True)
-    wanted = max(1, 2 * largest)
-    return Candidate(min(wanted, most)) if most > largest else None
+        return 0
+    if step_s is None or data_s is None:
+        return 0
+    needed = math.ceil(_TO_SPARE * load_s / max(step_s - data_s, 1e-3))
+    return _power_of_two(needed)
+
+
+def _power_of_two(least: int) -> int:
+    """Return the smallest power of two that is not less."""
+    return 1 << max(0, least - 1).bit_length()
+
+
+def candidates(bounds: Bounds, current: int) -> list[Candidate]:
+    """Return 0, 1, 2, 4, … up to the bound, the bound itself, and the current number."""
+    most = bounds.most
+    powers = (1 << exponent for exponent in range(most.bit_length()))
+    return [Candidate(number) for number in sorted({0, most, current, *powers})]
+
+
+# --- A training or a script, before the trials
 
 
 LOOK_STEPS = 6  # of a script, to learn what its loader is like
-_LONG_EPOCH = 1000  # steps, if the length of an epoch is unknown
 
 
 @dataclass(frozen=True)
 class Setup:
     """A training, its current workers, and their bounds.
 
-    `most_steps` is the user's --max-steps; `reads_files` is None if it is unknown.
+    `max_steps` is the user's --max-steps; `reads_files` is None if it is unknown.
     """
 
     workload: Workload
@@ -181,24 +189,48 @@ class Setup:
     steps_an_epoch: int | None
     batches_a_step: int
     bounds: Bounds
-    choosing: TrialBudget
-    verifying: TrialBudget
-    most_steps: int | None = None
+    max_steps: int | None = None
     reads_files: bool | None = None
     shares_cpus: bool = False
     warnings: tuple[str, ...] = ()
 
-    def values(self, candidate: Candidate, steps: int) -> dict[str, SettingValue]:
-        """Return the settings of a short trial: the start-up steps, then the measured ones."""
+    @property
+    def takes_epochs(self) -> bool:
+        """Whether an epoch is so short that trials take several, and start their workers again."""
+        needed = self._steps(Candidate(max(_ALWAYS, self.current.workers)))
+        return self.steps_an_epoch is not None and self.steps_an_epoch < needed
+
+    def rate(self, figures: TrialMetrics) -> float | None:
+        """Return the samples per second of a trial: of its epochs, or of its steady steps."""
+        return figures["samples_per_s" if self.takes_epochs else "steady_samples_per_s"]
+
+    def values(self, candidate: Candidate) -> dict[str, SettingValue]:
+        """Return the settings of a trial: whole epochs, or the start and the steps that count."""
+        is_script, epochs = isinstance(self.workload, ScriptWorkload), 1
+        steps = self._steps(candidate)
+        if self.steps_an_epoch is not None and self.takes_epochs:
+            counted = -(-steps_of_trial(self.steps_an_epoch) // self.steps_an_epoch)
+            epochs = max(_LEAST_EPOCHS, 1 + counted)
+            steps = epochs * self.steps_an_epoch
+        values = {**candidate.values, "max_steps": min(steps, self.max_steps or steps)}
+        if is_script and candidate.workers:
+            # Named, so that the trial's record shows which batches only filled the buffers.
+            values["prefetch"] = self.bounds.prefetch
+        return values if is_script or epochs == 1 else {**values, "epochs": epochs}
+
+    def bounded_by_steps(self) -> Setup:
+        """Return it without numbers whose workers take fewer than two turns in a trial."""
+        of_epoch = None if self.takes_epochs else self.steps_an_epoch
+        limits = [limit for limit in (of_epoch, self.max_steps) if limit is not None]
+        a_worker = self.bounds.prefetch + 2
+        most = (min(limits) - start_up_steps({})) // a_worker if limits else None
+        return replace(self, bounds=replace(self.bounds, by_steps=most and max(0, most)))
+
+    def _steps(self, candidate: Candidate) -> int:
         prefetch = self.bounds.prefetch
         named = {"prefetch": prefetch, "accumulate": self.batches_a_step, **candidate.values}
-        in_all = start_up_steps(named) + whole_turns(steps, candidate.workers)
-        limits = [limit for limit in (self.steps_an_epoch, self.most_steps) if limit is not None]
-        values = {**candidate.values, "max_steps": min([in_all, *limits])}
-        if isinstance(self.workload, ScriptWorkload) and candidate.workers:
-            # Named, so that the trial's record shows which batches only filled the buffers.
-            values["prefetch"] = prefetch
-        return values
+        counted = whole_turns(steps_of_trial(self.steps_an_epoch), candidate.workers)
+        return start_up_steps(named) + counted
 
 
 def setup_of_training(workload: TrainingWorkload) -> Setup:
@@ -207,28 +239,25 @@ def setup_of_training(workload: TrainingWorkload) -> Setup:
     if spec.source == "synthetic":
         raise RequestError("source: synthetic batches need no workers. Use memory or local.")
     steps = -(-training_samples_of(spec) // (spec.batch_size * spec.accumulate))
-    choosing, verifying = budgets_of(steps)
     bounds = Bounds(
         cpus=host.usable_cpus() or 1,
         limit_bytes=limit_now(spec.memory_limit).bytes,
         shm_free_bytes=host.shared_memory_free_bytes(),
         batch_bytes=spec.batch_size * dataset_of(spec).input_bytes,
         prefetch=spec.prefetch,
-        by_epoch=most_workers(choosing),
     )
     quick = {**workload.asked, "evaluate": False, "epochs": 1}
-    return Setup(
+    setup = Setup(
         replace(workload, asked=quick, quick=True),
         Candidate(spec.workers),
         steps,
         spec.accumulate,
         bounds,
-        choosing,
-        verifying,
-        most_steps=spec.max_steps,
+        max_steps=spec.max_steps,
         reads_files=spec.source != "memory",
         shares_cpus=spec.threads is None and spec.device in ("auto", "cpu"),
     )
+    return setup.bounded_by_steps()
 
 
 def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
@@ -240,7 +269,6 @@ def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
     batch, steps = found["batch_size"], None
     if batch and samples:
         steps = max(1, -(-samples // batch))
-    choosing, verifying = budgets_of(steps or _LONG_EPOCH)
     bounds = Bounds(
         cpus=host.usable_cpus() or 1,
         limit_bytes=limit_now(None).bytes,
@@ -248,15 +276,13 @@ def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
         shm_free_bytes=host.shared_memory_free_bytes(),
         batch_bytes=batch_bytes(looked),
         prefetch=found["prefetch_factor"] or 2,
-        by_epoch=most_workers(choosing),
     )
-    return Setup(
+    setup = Setup(
         replace(workload, request=replace(workload.request, max_steps=None)),
         Candidate(found["num_workers"]),
         steps,
         1,
         bounds,
-        choosing,
-        verifying,
-        most_steps=workload.request.max_steps,
+        max_steps=workload.request.max_steps,
     )
+    return setup.bounded_by_steps()

@@ -1,17 +1,15 @@
-"""How many loader workers? Trials of the real training, compared by intervals, verified."""
+"""How many loader workers? Trials of the real training, raced in rounds, the pick confirmed."""
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from stepscope.analyze.bottleneck_shares import SLOWED, compute_s
-from stepscope.analyze.sweep_summary import mean_step
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments.script_loaders import warnings_of
 from stepscope.experiments.sweep_run import SweepListener, TrialBench
@@ -19,24 +17,32 @@ from stepscope.experiments.worker_candidates import (
     LOOK_STEPS,
     Candidate,
     Setup,
-    first_candidates,
-    next_larger,
+    candidates,
     setup_of_script,
     setup_of_training,
 )
-from stepscope.experiments.worker_recommendation import Board, Pick, WorkerRecommendation, rate_of
+from stepscope.experiments.worker_recommendation import (
+    Board,
+    Confirmation,
+    WorkerRecommendation,
+    rounds_to_confirm,
+)
 from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.records import run_reader, schema
 from stepscope.records.sweep_folder import Trial, create_sweep, load_sweep
-from stepscope.records.types import StepFigures, SweepPlan, WorkersAnswer
-from stepscope.stats.decide import Ratio
-from stepscope.stats.ratios import ratio_of_rounds
+from stepscope.records.types import StepFigures, SweepPlan, TrialMetrics, WorkersAnswer
+from stepscope.stats.decide import Race, design
+from stepscope.stats.intervals import FEWEST_ROUNDS
 
-_CLEARLY_FASTER = 1.1  # then a still larger number is worth a trial
-_VERIFYING = 1001  # the first round number of trials that verify
+_LOOKS = 3  # at the race: after the third round, the fourth and the fifth
+_SPARE_ROUNDS = 3  # in place of those that other programs disturbed
+_WARM_UP = 0  # the round number of trials that are not counted
+_CONFIRMING = 1001  # the first round number of trials that confirm
 _FROM_MEMORY = 1000
 _LEAST_LIMIT_S = 60.0
 _TIMES_THE_FIRST = 10  # a trial that takes so many times as long hangs: torch waits for ever
+
+Round = dict[Candidate, TrialMetrics]
 
 
 @dataclass
@@ -45,147 +51,172 @@ class WorkerSearch:
 
     bench: TrialBench
     setup: Setup
-    board: Board = field(default_factory=Board)
-    from_memory: StepFigures | None = None
+    board: Board = field(init=False)
+    _spare: int = _SPARE_ROUNDS
     _began: float = field(default_factory=time.monotonic)
-    _verifying: Iterator[int] = field(default_factory=lambda: itertools.count(_VERIFYING))
+    _made: int = 0
+    _expected: int = 0
+
+    def __post_init__(self) -> None:
+        self.board = Board(self.setup.rate)
 
     def run(self) -> WorkerRecommendation:
-        """Choose, verify, and find the bottleneck; raise AnswerIsNo if no trial completes."""
-        self._first_round()
-        for number in range(2, self.setup.choosing.rounds + 1):
-            if number > 2 and self.board.pick().decided:
+        """Choose, confirm, and find the bottleneck; raise AnswerIsNo if no trial completes."""
+        self._warm_up()
+        race, waits_for_nothing = self._race()
+        confirmed = None
+        while race is not None and race.pick != self.setup.current:
+            confirmed = self._confirm(race.pick)
+            if race.pick not in self.board.died:
                 break
-            if number > 2:
-                self.board.drop_losers()
-            candidates = self.board.playing
-            random.shuffle(candidates)
-            for candidate in candidates:
-                if number <= self.setup.choosing.rounds_with(candidate.workers):
-                    self._try(number, candidate)
-            self._check_that_one_lives()
-        pick, verified = self._verified()
-        self._look_at_memory()
-        cost_s = time.monotonic() - self._began
+            self._living(self.board.tried())
+            race = self.board.race(self.setup.current, _LOOKS, _LOOKS)  # what else was fast
         return WorkerRecommendation(
-            self.setup, self.board, pick, verified, self.from_memory, cost_s
+            self.setup,
+            self.board,
+            race,
+            confirmed,
+            waits_for_nothing=waits_for_nothing,
+            from_memory=self._look_at_memory(),
+            cost_s=time.monotonic() - self._began,
         )
 
-    def _first_round(self) -> None:
-        for candidate in first_candidates(self.setup.bounds, self.setup.current.workers):
-            # Whether there is room for so many shows in what the smaller numbers took.
-            most = self.setup.bounds.most(mostly_waiting=True)
-            if candidate.workers <= most or candidate == self.setup.current:
-                self._try(1, candidate)
-        self._check_that_one_lives()
-        self._try_larger()
-        for candidate in self.board.alive:
-            if self._competes(candidate):
-                threads = max(1, self.setup.bounds.cpus - candidate.workers)
-                self._try(1, replace(candidate, threads=threads))
+    def _warm_up(self) -> None:
+        """Run a trial with workers that does not count: it is cold, and shows what they need."""
+        if self.setup.bounds.worker_bytes is None:
+            workers = replace(self.setup.current, workers=max(1, self.setup.current.workers))
+            trial = self._make(workers, _WARM_UP)
+            if why_no_result(trial, self.setup) is None:
+                bounds = self.setup.bounds.with_seen(workers.workers, trial.metrics)
+                self.setup = replace(self.setup, bounds=bounds)
 
-    def _check_that_one_lives(self) -> None:
-        if not self.board.playing:
-            raise AnswerIsNo("; ".join(f"{c}: {why}" for c, why in self.board.died.items()))
+    def _race(self) -> tuple[Race[Candidate] | None, bool]:
+        """Run rounds until they decide; None if other programs disturbed too many of them.
 
-    def _try_larger(self) -> None:
-        """Try larger numbers while they help and the workers mostly wait, not compute."""
-        while True:
-            best = self.board.best
-            smaller = [c for c in self.board.alive if c.workers < best.workers]
-            if best.workers != max(c.workers for c in self.board.alive) or not smaller:
-                return
-            gain = self.board.ratio(smaller[-1], best)
-            seen = mean_step(self.board.steady(best))
-            bounds = self.setup.bounds
-            larger = next_larger(best.workers, bounds, seen["load_s"], seen["load_cpu_s"])
-            if larger is None or gain is None or gain.ratio < _CLEARLY_FASTER:
-                return
-            self._try(1, larger)
-            if larger in self.board.died:
-                return
+        Also return whether the current number waits for nothing.
+        """
+        current, rounds = self.setup.current, FEWEST_ROUNDS - 1 + _LOOKS
+        playing = candidates(self.setup.bounds, current.workers)
+        orders = iter(design(playing, rounds + _SPARE_ROUNDS))
+        race, number = None, 0
+        while len(self.board.rounds) < rounds and self._spare:
+            number += 1
+            rounds_left = max(1, FEWEST_ROUNDS - len(self.board.rounds))
+            self._expected = self._made + rounds_left * len(playing) + 2 * FEWEST_ROUNDS
+            found = self._round(number, [each for each in next(orders) if each in playing])
+            if number == 1 and (fewer := self._with_fewer_threads(found)):
+                playing = sorted([*playing, *fewer], key=lambda each: each.size)
+                random.shuffle(fewer)
+                found |= self._round(number, fewer)
+                orders = iter(design(playing, rounds + _SPARE_ROUNDS))
+            playing = self._living(playing)
+            if not self._counts(found):
+                continue
+            self.board.rounds.append(found)
+            look = len(self.board.rounds) - FEWEST_ROUNDS + 1
+            if look >= 1:
+                race = self.board.race(current, look, _LOOKS)
+                assert race is not None, "one of them lives"
+                playing = [each for each in playing if each in race.racing]
+                idle = self.board.waits_for_nothing(current, race, look, _LOOKS)
+                if race.shown or idle:
+                    return race, idle
+        return race, False
 
-    def _competes(self, candidate: Candidate) -> bool:
-        """Return whether workers and compute threads compete for CPUs: fewer threads may help."""
-        alone = self.board.steady(Candidate(0))
-        cpus = self.setup.bounds.cpus
-        if not self.setup.shares_cpus or candidate.workers == 0 or cpus == 1 or not alone:
-            return False
-        beside_s, alone_s = compute_s(self.board.steady(candidate)[0]), compute_s(alone[0])
-        return bool(beside_s and alone_s and beside_s > SLOWED * alone_s)
+    def _round(self, number: int, order: Iterable[Candidate]) -> Round:
+        """Run a trial of each candidate, and return the figures of those with a result."""
+        found: Round = {}
+        for candidate in order:
+            trial = self._make(candidate, number)
+            if (reason := why_no_result(trial, self.setup)) is not None:
+                self.board.died[candidate] = reason
+            else:
+                found[candidate] = trial.metrics
+        return found
 
-    def _try(self, number: int, candidate: Candidate) -> None:
-        trial = self._make(candidate, self.setup.choosing.steps, number)
+    def _counts(self, found: Round) -> bool:
+        """Return whether no other program disturbed a round; it is repeated otherwise."""
+        if not any(figures.get("disturbed") for figures in found.values()):
+            return True
+        self.board.disturbed.append(found)
+        self._spare -= 1
+        return False
+
+    def _living(self, playing: list[Candidate]) -> list[Candidate]:
+        """Return those that did not die; raise AnswerIsNo if there are none."""
+        died = self.board.died
+        if died.keys() >= set(playing):
+            raise AnswerIsNo("; ".join(f"{each}: {why}" for each, why in died.items()))
+        return [each for each in playing if each not in died]
+
+    def _with_fewer_threads(self, found: Round) -> list[Candidate]:
+        """Return candidates with fewer threads where workers and threads compete for CPUs."""
+        cpus, alone = self.setup.bounds.cpus, found.get(Candidate(0))
+        if not self.setup.shares_cpus or cpus == 1 or alone is None:
+            return []
+        alone_s = compute_s(alone["steady"])
+        slowed = [
+            each
+            for each, figures in found.items()
+            if each.workers
+            and alone_s
+            and (beside_s := compute_s(figures["steady"]))
+            and beside_s > SLOWED * alone_s
+        ]
+        return [replace(each, threads=max(1, cpus - each.workers)) for each in slowed]
+
+    def _confirm(self, pick: Candidate) -> Confirmation | None:
+        """Run the pick and the current setting in fresh rounds; None if one of them dies."""
+        current = self.setup.current
+        if current in self.board.died:
+            return None
+        wanted = rounds_to_confirm(self.board.ratio(current, pick))
+        rounds: list[Round] = []
+        self._expected = self._made + 2 * wanted
+        orders = design([pick, current], wanted + self._spare)
+        for number, order in enumerate(orders, _CONFIRMING):
+            found = self._round(number, order)
+            if len(found) < len(order):
+                return None
+            rounds += [found] if self._counts(found) else []
+            if len(rounds) == wanted or not self._spare:
+                break
+        return Confirmation.of(*self.board.rates_in(rounds, current, pick))
+
+    def _make(self, candidate: Candidate, number: int) -> Trial:
+        values = self.setup.values(candidate)
+        passed_s, left = time.monotonic() - self._began, max(1, self._expected - self._made)
+        left_s = passed_s * left / self._made if self._made else None
+        [trial] = self.bench.have([values], number, self._expected or None, left_s)
+        self._made = trial.index + 1
         if trial.run is not None:
             said = warnings_of(run_reader.load_run(self.bench.folder.path / trial.run))
             warnings = dict.fromkeys([*self.setup.warnings, *said])
             self.setup = replace(self.setup, warnings=tuple(warnings))
-        if (reason := why_no_result(trial)) is not None:
-            self.board.died[candidate] = reason
-            return
-        self.board.note(candidate, number, trial.metrics)
-        # The memory of the training and of a worker bounds larger numbers.
-        bounds, seen = self.setup.bounds, trial.metrics
-        if candidate.workers == 0 and seen.get("peak_memory_bytes"):
-            bounds = replace(bounds, alone_bytes=seen["peak_memory_bytes"])
-        if worker_bytes := seen.get("worker_bytes"):
-            bounds = replace(bounds, worker_bytes=max(bounds.worker_bytes or 0, worker_bytes))
-        self.setup = replace(self.setup, bounds=bounds)
-
-    def _make(self, candidate: Candidate, steps: int, number: int) -> Trial:
-        [trial] = self.bench.have([self.setup.values(candidate, steps)], number)
         wall_s = trial.metrics.get("wall_s")
         if self.bench.time_limit_s is None and wall_s:
             limit_s = max(_LEAST_LIMIT_S, _TIMES_THE_FIRST * wall_s)
             self.bench = replace(self.bench, time_limit_s=limit_s)
         return trial
 
-    def _verified(self) -> tuple[Pick, Ratio | None]:
-        """Pick and verify; if the pick dies in the verification, pick again."""
-        while True:
-            pick = self.board.pick()
-            verified = self._verify(pick.candidate)
-            if pick.candidate not in self.board.died:
-                return pick, verified
-            self._check_that_one_lives()
-
-    def _verify(self, pick: Candidate) -> Ratio | None:
-        """Run the pick and the current setting in turn; None if they are the same."""
-        current, budget = self.setup.current, self.setup.verifying
-        if pick == current or current in self.board.died:
-            return None
-        rates: dict[Candidate, list[float]] = {pick: [], current: []}
-        rounds = min(budget.rounds_with(each.workers) for each in rates)
-        for number in itertools.islice(self._verifying, rounds):
-            both = [pick, current]
-            random.shuffle(both)
-            made = {each: self._make(each, budget.steps, number) for each in both}
-            for each, trial in made.items():
-                if (reason := why_no_result(trial)) is not None:
-                    self.board.died[each] = reason
-                    return None
-            for each, trial in made.items():
-                rates[each].append(rate_of(trial.metrics))
-        return ratio_of_rounds(rates[current], rates[pick])
-
-    def _look_at_memory(self) -> None:
+    def _look_at_memory(self) -> StepFigures | None:
         """Time batches from memory too, to separate reading files from preprocessing."""
         current = self.setup.current
         if not self.setup.reads_files or current in self.board.died:
-            return
-        values = self.setup.values(current, self.setup.choosing.steps)
+            return None
+        values = self.setup.values(current)
         values |= {"source": "memory", "source_delay_ms": 0.0, "page_cache": "keep"}
         [trial] = self.bench.have([values], _FROM_MEMORY)
-        self.from_memory = trial.metrics.get("steady")
+        return trial.metrics.get("steady")
 
 
-def why_no_result(trial: Trial) -> str | None:
+def why_no_result(trial: Trial, setup: Setup) -> str | None:
     """Return why a trial measured nothing of its number of workers, or None."""
     if trial.status != schema.COMPLETED:
         return trial.reason or trial.status
     if trial.metrics.get("workers_lost"):
         return "it lost loader workers during the trial"
-    if not trial.metrics.get("steady_samples_per_s"):
+    if not setup.rate(trial.metrics):
         return "too few steps to measure: all of them only filled the prefetch buffers"
     return None
 
@@ -204,20 +235,19 @@ def find_workers(
         AnswerIsNo: no trial completed.
     """
     workload.check({})
+    setup = setup_of_training(workload) if isinstance(workload, TrainingWorkload) else None
     asked = cast(SweepPlan, {"kind": "workers", **workload.to_json(), "over": None})
     bench = TrialBench(create_sweep(out, name, asked, []), workload, listener)
     with bench.open():
-        if isinstance(workload, TrainingWorkload):
-            setup = setup_of_training(workload)
-        else:
-            setup = _look_at_script(bench, workload)
+        if setup is None:
+            setup = _look_at_script(bench, cast("ScriptWorkload", workload))
         search = WorkerSearch(replace(bench, workload=setup.workload), setup)
         return search.run().to_json(bench.folder.path)
 
 
 def _look_at_script(bench: TrialBench, workload: ScriptWorkload) -> Setup:
     """Run a user's script for a few steps, unchanged, to learn about its DataLoader."""
-    [trial] = bench.have([{"max_steps": LOOK_STEPS}], 0)
+    [trial] = bench.have([{"max_steps": LOOK_STEPS}], _WARM_UP)
     folder = load_sweep(bench.folder.path).folder_of(trial)
     if trial.status != schema.COMPLETED or trial.exit_code:
         error = RequestError if trial.exit_code == RequestError.exit_code else AnswerIsNo

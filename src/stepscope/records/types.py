@@ -1430,7 +1430,10 @@ class StepFigures(TypedDict):
 
 
 class TrialMetrics(TypedDict, total=False):
-    """The figures of one trial that settings are compared by; empty if nothing was recorded."""
+    """The figures of one trial that settings are compared by; empty if nothing was recorded.
+
+    A trial is `disturbed` if other programs took CPU time that it could have used.
+    """
 
     samples_per_s: float | None
     dropped_epochs: list[int]
@@ -1455,6 +1458,8 @@ class TrialMetrics(TypedDict, total=False):
     read_bytes_per_s: float | None
     pressure_cpu: float | None
     pressure_io: float | None
+    others_cpu_share: float | None
+    disturbed: bool | None
     worker_bytes: int | None
 
 
@@ -1627,7 +1632,7 @@ class WorkerCandidate(TypedDict):
 
 
 class VerifiedSpeedup(TypedDict):
-    """The recommended number of workers against the current one."""
+    """The number of workers that was picked against the current one, in fresh rounds."""
 
     ratio: float | None
     low: float | None
@@ -1643,21 +1648,26 @@ class WorkerBounds(TypedDict):
     cpus: int
     by_memory: int | None
     by_shared_memory: int | None
-    by_epoch: int | None
+    by_steps: int | None
 
 
 class WorkersAnswer(TypedDict):
+    """How many loader workers; `change` is what to write where in a script."""
+
     recommended: int
     recommended_threads: int | None
     current: int
     decided: bool
     why: str
+    text: str
+    change: str | None
     bound_by: str
     bound_by_why: str
     bound_by_with_recommended: str
     candidates: list[WorkerCandidate]
     verified_speedup: float | None
     verified: VerifiedSpeedup
+    disturbed_rounds: int
     bounds: WorkerBounds
     of_script: bool
     warnings: list[str]

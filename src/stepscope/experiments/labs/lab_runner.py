@@ -46,7 +46,6 @@ from stepscope.records.types import (
     NetworkCounts,
     SecondEpochAnswer,
     SettingValue,
-    WorkersAnswer,
 )
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import resolve_request, with_changes
@@ -219,27 +218,9 @@ def workers_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
         rates |= {"samples_per_s_low": rate["low"], "samples_per_s_high": rate["high"]}
         tied = "yes" if each["tied_with_best"] else "no"
         rows.append({**cast(LabRow, each), **rates, "tried": tried, "tied": tied})
-    return LabResult(_workers_sentence(found), rows=rows, extras={"workers": found})
-
-
-def _workers_sentence(found: WorkersAnswer) -> str:
-    advice = format_count(found["recommended"], "worker")
-    if found["recommended_threads"] is not None:
-        advice += f" with {found['recommended_threads']} compute threads"
-    current, verified = format_count(found["current"], "worker"), found["verified"]
-    if verified["ratio"] is None:
-        check = f"Not verified: {verified['reason']}"
-    else:
-        check = f"Verified: {verified['ratio']:.2f} times the throughput of {current}"
-        if verified["low"] is not None:
-            rounds = f"in {verified['rounds']} rounds"
-            check += f" ({verified['low']:.2f} to {verified['high']:.2f} {rounds})"
-        check += f", {verified['verdict']}"
-    return (
-        f"{'Use' if found['decided'] else 'Undecided; so far, use'} {advice}: {found['why']}. "
-        f"{check}. With {current} the training is bound by {found['bound_by']}: "
-        f"{found['bound_by_why']}."
-    )
+    current = format_count(found["current"], "worker")
+    bound = f"With {current} the training is bound by {found['bound_by']}: {found['bound_by_why']}."
+    return LabResult(f"{found['text']} {bound}", rows=rows, extras={"workers": found})
 
 
 def scaling_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from stepscope.records.types import WorkerCandidate, WorkersAnswer
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.terminal.table_style import print_prose, print_rows, say
+from stepscope.report.terminal.table_style import print_prose, print_rows, printable, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.units import (
     duration_format,
@@ -63,47 +63,31 @@ def print_workers(console: Console, found: WorkersAnswer) -> None:
     ]
     columns = ("workers", "samples/s", "of the best", "waits", "load", "CPU", "start", "memory")
     print_rows(console, columns, cells)
-    *details, answer = _words(found)
-    for line in details:
+    for line in _details(found):
         print_prose(console, line)
     say(console, f"Trials: {found['path']}", "")
-    print_prose(console, answer)
+    print_prose(console, found["text"], style="bold")
+    if found["change"] is not None:
+        print_prose(console, printable(found["change"]))
 
 
 def _duration(column: Iterable[float | None]) -> Callable[[float], str]:
     return duration_format([value for value in column if value is not None])
 
 
-def _words(found: WorkersAnswer) -> Iterator[str]:
-    """Yield what is to be known of the trials, and last the answer."""
+def _details(found: WorkersAnswer) -> Iterator[str]:
+    """Yield what is to be known of the trials."""
     yield from found["warnings"]
     for row in found["candidates"]:
         if row["reason"]:
             yield f"{_number(row)} workers: {row['reason']}"
+    if found["disturbed_rounds"]:
+        rounds = format_count(found["disturbed_rounds"], "round")
+        yield f"Other programs disturbed {rounds}, which decided nothing."
     yield (
         f"Bottleneck with {format_count(found['current'], 'worker')}, as now: "
         f"{found['bound_by']}: {found['bound_by_why']}."
     )
-    verified = found["verified"]
-    gain = f"Not verified: {verified['reason']}."
-    if verified["ratio"] is not None:
-        interval = "too few rounds for an interval"
-        if verified["low"] is not None:
-            interval = f"95 %: {verified['low']:.2f} to {verified['high']:.2f}"
-        gain = (
-            f"Verified in {format_count(verified['rounds'] or 0, 'round')}: "
-            f"{verified['ratio']:.2f} times the throughput of "
-            f"{format_count(found['current'], 'worker')} ({interval}), {verified['verdict']}."
-        )
-    use = "Use" if found["decided"] else "Undecided; so far, use"
-    yield f"{use} {_setting(found)}: {found['why']}. {gain}"
-
-
-def _setting(found: WorkersAnswer) -> str:
-    if found["of_script"]:
-        return f"num_workers={found['recommended']} in the script's DataLoader"
-    threads = found["recommended_threads"]
-    return f"--workers {found['recommended']}" + (f" --threads {threads}" if threads else "")
 
 
 def _number(row: WorkerCandidate) -> int | str:
