@@ -76,6 +76,7 @@ def test_a_script_with_a_slow_data_set_is_told_to_use_more_workers_and_where(ste
     assert not by_number[0]["tied_with_best"]
 
 
+@pytest.mark.long  # what it decides is simulated in tests/experiments
 @pytest.mark.alone  # whatever runs beside it may make a worker look useful
 def test_a_network_with_its_data_in_memory_needs_no_workers(stepscope):
     (stepscope.folder / "slow.py").write_text(SLOW_NETWORK.replace("0.05", "0.02"))
