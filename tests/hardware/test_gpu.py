@@ -65,6 +65,63 @@ class TwoGpus(RefusingNvml):
         return 0x04 | 0x20
 
 
+class Split(TwoGpus):
+    """Two GPUs of one kind, the second of which is divided into two MIG instances."""
+
+    names = ("A100", "A100")
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return self.names[handle]
+
+    def nvmlDeviceGetUUID(self, handle: int | str) -> str:
+        return f"GPU-{handle}{handle}" if isinstance(handle, int) else handle
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
+        return 7 * handle
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> str:
+        if index > 1:
+            raise self.NVMLError("Not Found")
+        return f"MIG-{handle}-{index}"
+
+
+class OfTwoKinds(Split):
+    names = ("A100", "T4")
+
+
+@pytest.mark.parametrize(
+    ("library", "chosen", "seen"),
+    [
+        (Split, None, [0, 1]),
+        (Split, "1", [1]),
+        (Split, "1,0", [1, 0]),
+        (Split, "", []),
+        (Split, "-1", []),
+        (Split, "0,-1,1", [0]),
+        (Split, "GPU-1", [1]),
+        (Split, "GPU-9", [0, 1]),  # unknown
+        (Split, "MIG-1-1", [1]),
+        (Split, "MIG-GPU-11/2/0", [1]),
+        (OfTwoKinds, "1", [0, 1]),  # CUDA counts from the fastest
+        (OfTwoKinds, "GPU-11", [1]),
+    ],
+)
+def test_the_gpus_of_a_run_are_those_that_it_may_see(library, chosen, seen):
+    found = gpu.visible(gpu.gpus_of(library()), chosen, by_bus=False)
+    assert [each.index for each in found] == seen
+
+
+def test_gpus_in_the_order_of_their_bus_are_known_by_number():
+    found = gpu.visible(gpu.gpus_of(OfTwoKinds()), "1", by_bus=True)
+    assert [each.index for each in found] == [1]
+
+
+def test_wsl2_may_have_a_gpu(tmp_path):
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/dxg").touch()
+    assert gpu.may_have_gpu(tmp_path)
+
+
 def test_the_busiest_gpu_is_told_by_its_number(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "find_gpus", lambda root: gpu.gpus_of(TwoGpus()))
     figures = gpu.Devices(tmp_path).read()

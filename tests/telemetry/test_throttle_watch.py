@@ -172,10 +172,19 @@ def test_the_processors_own_count_of_throttling_is_an_event_when_it_grows(tmp_pa
 
 def test_a_device_that_is_held_back_says_by_what(nano):
     held = DeviceFigures(99.0, 900.0, 83.0, ("heat (driver)", "power cap"), index=1)
-    for time_s, device in enumerate((held, COOL, COOL, COOL)):
+    cool = DeviceFigures(99.0, 1800.0, 60.0, ())
+    for time_s, device in enumerate((cool, held, COOL, COOL, COOL)):
         nano.watch.check(float(time_s), 1.0, {}, device)
     assert [event["event"] for event in nano.events] == ["throttling", "throttling_ended"]
     assert nano.events[0]["reasons"] == "heat (driver), power cap (GPU 1)"
+
+
+def test_a_power_cap_is_throttling_only_if_the_clock_falls(nano):
+    capped = [DeviceFigures(99.0, mhz, 60.0, ("power cap",)) for mhz in (1800.0, 1600.0, 1200.0)]
+    for time_s, device in enumerate(capped):
+        nano.watch.check(float(time_s), 1.0, {}, device)
+    (event,) = nano.events
+    assert (event["time_s"], event["reasons"], event["to"]) == (2.0, "power cap", 1200.0)
 
 
 def test_a_limit_that_is_lowered_is_an_event_and_an_unreadable_file_is_none(nano):

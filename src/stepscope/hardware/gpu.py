@@ -1,13 +1,15 @@
-"""GPUs: NVML, a process's GPU memory, and current readings of the busiest device.
+"""GPUs: NVML, a process's GPU memory, and current readings of the busiest device of a run.
 
-NVML is the management library of NVIDIA's driver. The GPU on a board's chip is read from sysfs.
+NVML is the management library of NVIDIA's driver; it knows nothing of CUDA_VISIBLE_DEVICES. The GPU
+on a board's chip is read from sysfs.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ from stepscope.errors import MachineError
 from stepscope.hardware.cpu_clock import gpus_on_chip
 from stepscope.hardware.procfs import is_there, read_integer, system_root
 
-_DEVICE_FILES = ("dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu", "proc/driver/nvidia")
+_DEVICE_FILES = (
+    *("dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu", "proc/driver/nvidia"),
+    "dev/dxg",  # WSL2, whose NVML is that of Windows' driver
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,69 @@ def find_gpus(root: Path, library: Callable[[], Any] = _library) -> list[Gpu]:
     return gpus_of(loaded)
 
 
+def gpus_of_run(root: Path) -> list[Gpu]:
+    """List the GPUs that a run may use, by its CUDA_VISIBLE_DEVICES; else those of the machine."""
+    return visible(
+        find_gpus(root),
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
+        by_bus=os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID",
+    )
+
+
+def visible(gpus: list[Gpu], chosen: str | None, *, by_bus: bool) -> list[Gpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names: by number, UUID, or a MIG instance's.
+
+    CUDA numbers the fastest GPU first unless it goes `by_bus`, as NVML does: numbers say nothing
+    where the GPUs differ. All are returned if a name is unknown.
+    """
+    if chosen is None:
+        return gpus
+    found: list[Gpu] = []
+    for name in (each.strip() for each in chosen.split(",")):
+        if name == "-1" or not name:  # CUDA ignores what follows
+            break
+        if name.isdecimal():
+            alike = len({_name_of(gpu) for gpu in gpus}) <= 1
+            if not (by_bus or alike) or int(name) >= len(gpus):
+                return gpus
+            found.append(gpus[int(name)])
+        else:
+            named = [gpu for gpu in gpus if _is_named(gpu, name)]
+            if len(named) != 1:
+                return gpus
+            found += named
+    return found
+
+
+def _name_of(gpu: Gpu) -> str | None:
+    try:
+        return str(gpu.ask("nvmlDeviceGetName"))
+    except MachineError:
+        return None
+
+
+def _is_named(gpu: Gpu, name: str) -> bool:
+    """Return whether a UUID, or its beginning, is that of a GPU or of one of its MIG instances."""
+    try:
+        uuid = str(gpu.ask("nvmlDeviceGetUUID"))
+    except MachineError:
+        return False
+    if name.startswith("MIG-GPU-"):  # of older drivers: with the numbers of the instance
+        return uuid == name.removeprefix("MIG-").partition("/")[0]
+    if name.startswith("MIG-"):
+        return name in _uuids_of_instances(gpu)
+    return uuid.startswith(name)
+
+
+def _uuids_of_instances(gpu: Gpu) -> Iterator[str]:
+    try:
+        for number in range(gpu.ask("nvmlDeviceGetMaxMigDeviceCount")):
+            handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", number)
+            yield str(replace(gpu, handle=handle).ask("nvmlDeviceGetUUID"))
+    except MachineError:  # no such instance: they are numbered in a row
+        return
+
+
 def used_bytes(device_uuid: str, process_id: int, gpus: Sequence[Gpu] | None = None) -> int | None:
     """Return the memory that a process holds on a device.
 
@@ -92,8 +160,9 @@ def used_bytes(device_uuid: str, process_id: int, gpus: Sequence[Gpu] | None = N
 # Constants of NVML's header.
 _CLOCK_SM = 1
 _TEMPERATURE_OF_GPU = 0
+POWER_CAP = "power cap"
 _HELD_BACK = {
-    0x04: "power cap",
+    0x04: POWER_CAP,
     0x08: "hardware slowdown",
     0x20: "heat (driver)",
     0x40: "heat (hardware)",
@@ -116,11 +185,11 @@ class DeviceFigures:
 
 
 class Devices:
-    """The accelerators of a machine, found once and read on request."""
+    """The accelerators that a run may use, found once and read on request."""
 
     def __init__(self, root: Path) -> None:
         try:
-            self._gpus = find_gpus(root)
+            self._gpus = gpus_of_run(root)
         except MachineError:  # the energy sensors report the reason
             self._gpus = []
         self._on_chip = next(iter(gpus_on_chip(root)), None)

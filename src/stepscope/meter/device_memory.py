@@ -70,7 +70,10 @@ class CudaMemory:
             note = "driver and libraries, as reported by the driver"
             return Context(max(0, own_bytes - reserved_bytes), "measured", note)
         free_bytes, total_bytes = torch.cuda.mem_get_info(self.device)
-        note = "used on the device beyond torch's part, including other programs"
+        note = (
+            "used on the device beyond torch's part, including other programs: the driver does "
+            "not list this process, as in some containers, on WSL2 and on MIG"
+        )
         return Context(max(0, total_bytes - free_bytes - reserved_bytes), "measured", note)
 
     def reset(self) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stepscope.hardware import cpu_clock, thermal
 from stepscope.hardware.cpu_clock import mhz_of
-from stepscope.hardware.gpu import DeviceFigures
+from stepscope.hardware.gpu import POWER_CAP, DeviceFigures
 from stepscope.hardware.thermal import Zone
 from stepscope.telemetry.energy_sampler import RecordEvent
 
@@ -55,6 +55,7 @@ class Throttling:
     _ongoing: dict[str, _Ongoing] = field(default_factory=dict)
     _clocks: deque[_ClockWatch] = field(default_factory=lambda: deque(maxlen=_CHECKS))
     _best: _ClockWatch | None = None  # for the current number of busy CPUs
+    _best_device_mhz: float = 0.0
     _first_c: dict[Zone, float] = field(default_factory=dict)
     _announced: bool = False  # `throttling_watched` was recorded
 
@@ -141,7 +142,12 @@ class Throttling:
     def _check_device(self, time_s: float, device: DeviceFigures) -> None:
         if device.held_back_by is None:
             return
-        reasons = ", ".join(device.held_back_by)
+        if device.mhz is not None:
+            self._best_device_mhz = max(self._best_device_mhz, device.mhz)
+        # At its power cap a GPU works as designed, unless that costs much of its clock.
+        fallen = device.mhz is None or device.mhz < _FALLEN * self._best_device_mhz
+        named = [each for each in device.held_back_by if fallen or each != POWER_CAP]
+        reasons = ", ".join(named)
         if reasons and device.index is not None:
             reasons += f" (GPU {device.index})"
         figures: Figures = {"reasons": reasons, "to": device.mhz}

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from stepscope.hardware.energy.sensor import Kind, Sensor
-from stepscope.hardware.gpu import Gpu, find_gpus
+from stepscope.hardware.gpu import Gpu, gpus_of_run
 
 _MILLI = 1e-3
 _QUERIES: tuple[tuple[str, Kind, str], ...] = (
@@ -20,8 +20,8 @@ _QUERIES: tuple[tuple[str, Kind, str], ...] = (
 )
 
 
-def find(root: Path, gpus: Callable[[Path], list[Gpu]] = find_gpus) -> list[Sensor]:
-    """List counter and power of every GPU, the counter first."""
+def find(root: Path, gpus: Callable[[Path], list[Gpu]] = gpus_of_run) -> list[Sensor]:
+    """List counter and power of every GPU that the run may use, the counter first."""
     return [
         Sensor(f"nvml {name} {gpu.index}", f"gpu{gpu.index}", kind, partial(_ask, gpu, query))
         for gpu in gpus(root)
