@@ -13,6 +13,7 @@ from stepscope.errors import (
     StepscopeError,
     disk_full,
     error_of,
+    is_out_of_memory,
     limit_reached,
     nearest,
 )
@@ -123,3 +124,41 @@ def test_memory_that_is_limited_is_named_with_its_limit(monkeypatch):
 
 def test_another_failure_is_no_limit():
     assert limit_reached(ValueError("shapes differ")) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory.",
+        "RuntimeError: CUDA error: out of memory",
+        'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/opt/pytorch/c10/cuda/'
+        'CUDACachingAllocator.cpp":1131, please report a bug to PyTorch.',
+        "RuntimeError: NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at "
+        '"../c10/cuda/CUDACachingAllocator.cpp":838',
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
+        "RuntimeError: MPS backend out of memory (MPS allocated: 17.00 GB)",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+        "allocate memory: you tried to allocate 4 bytes.",
+        "MemoryError: ",
+        "OSError: [Errno 12] Cannot allocate memory",
+    ],
+)
+def test_every_known_text_of_missing_memory_is_recognised(text):
+    assert is_out_of_memory(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        "RuntimeError: x INTERNAL ASSERT FAILED at y, please report a bug to PyTorch.",
+        "ValueError: the memory bank is empty",
+    ],
+)
+def test_other_errors_are_not_taken_for_missing_memory(text):
+    assert not is_out_of_memory(text)

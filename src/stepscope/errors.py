@@ -19,6 +19,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib.util
+import re
 from collections.abc import Iterable
 
 # A full disk: the device, a quota, or a limit on the size of one file.
@@ -47,6 +48,23 @@ class DataError(StepscopeError):
     """The data is missing, altered, or cannot be downloaded."""
 
     exit_code = 3
+
+
+# What libraries say when memory runs out: torch for CPUs and CUDA (its OutOfMemoryError, and the
+# assertion of NVML on a Jetson or a MIG slice), cuBLAS and its like, cuDNN, the shared memory of
+# loader workers, XLA.
+_OUT_OF_MEMORY = re.compile(
+    "OutOfMemoryError|MemoryError|out of (?:shared )?memory|can(?:'|no)t allocate memory"
+    "|NVML_SUCCESS ==.*INTERNAL ASSERT FAILED|ALLOC(?:ATION)?_FAILED|OUT_OF_MEMORY"
+    "|cudaErrorMemoryAllocation|unable to find a valid cuDNN algorithm|RESOURCE_EXHAUSTED"
+    "|bad_alloc|failed to map segment|memory allocation still failed",
+    re.IGNORECASE,
+)
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Return whether the text of an error, with or without its type, says that memory ran out."""
+    return _OUT_OF_MEMORY.search(text) is not None
 
 
 class OutOfMemoryError(StepscopeError):
@@ -108,12 +126,6 @@ def disk_full(error: OSError, what: str) -> MachineError:
     )
 
 
-_MEMORY_SHORT = (
-    *("memoryerror", "bad_alloc", "failed to map segment", "memory allocation still failed"),
-    *("cannot allocate memory", "can't allocate memory", "out of memory"),
-)
-
-
 def limit_reached(failure: BaseException | str) -> StepscopeError | None:
     """Return the error for a limit of this machine (ulimit) that a failure ran into, if one.
 
@@ -131,11 +143,11 @@ def limit_reached(failure: BaseException | str) -> StepscopeError | None:
             f"no further process or thread can be started{_limit('RLIMIT_NPROC', 'ulimit -u')}. "
             "Raise that limit or the container's (pids.max), or use fewer --workers."
         )
-    if any(phrase in found for phrase in _MEMORY_SHORT):
+    if is_out_of_memory(text):
         limit = address_space_limit()
         advice = "Raise that limit" if limit else "Use a smaller --batch-size"
         lines = text.splitlines()
-        named = next((line for line in lines if any(p in line.lower() for p in _MEMORY_SHORT)), "")
+        named = next(filter(is_out_of_memory, lines), "")
         return OutOfMemoryError(f"out of memory{limit}: {named.strip(' .')}. {advice}.")
     return None
 

@@ -112,7 +112,9 @@ class ScriptTrial(SupervisedProcess):
     def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
         """Return how it ended, and whether it ran as requested."""
         outcome = script_outcome(watch, returncode)
-        if outcome.reason in (NO_STEP, END_NOT_SEEN):  # fine for a script, not for a trial
+        if (outcome.reason or "").startswith(
+            (NO_STEP, END_NOT_SEEN)
+        ):  # fine for a script, not for a trial
             outcome.status = schema.FAILED
         if watch.signals.stops:  # also if the script then ended well
             outcome.status, outcome.exit_code = schema.INTERRUPTED, Interrupted.exit_code

@@ -62,6 +62,7 @@ class LayerWindow:
         self._layers = list(found.values())
         self._stamp: Callable[[], Any] = now_ns if queue is None else queue.mark
         self._on_device = queue is not None
+        self.failure: str | None = None  # why a hook failed: then nothing is timed any more
         self._is_open = False
         self._handles: list[Any] = []
         self._calls: list[_Call] = []
@@ -78,7 +79,8 @@ class LayerWindow:
         self._is_open = True
         try:
             for number, layer in enumerate(self._layers):
-                enter, leave = partial(self._enter, number), partial(self._leave, number)
+                enter = partial(self._guarded, self._enter, number)
+                leave = partial(self._guarded, self._leave, number)
                 self._handles.append(
                     layer.module.register_forward_pre_hook(enter, with_kwargs=True)
                 )
@@ -104,9 +106,11 @@ class LayerWindow:
     def layers(self, steps: int) -> list[LayerTime]:
         """Return the means per step of each layer that was called, the slowest first. Waits."""
         spent_s = [[0.0, 0.0] for _ in self._layers]
-        if self._on_device and self._turns:
-            self._turns[-1][0].wait()
-        for (begin, owner), (end, _) in pairwise(self._turns):
+        # While a CUDA graph is captured there are no marks.
+        turns = [turn for turn in self._turns if turn[0] is not None]
+        if self._on_device and turns:
+            turns[-1][0].wait()
+        for (begin, owner), (end, _) in pairwise(turns):
             if owner is not None:
                 took_s = begin.seconds_until(end) if self._on_device else seconds(end - begin)
                 spent_s[owner[0]][owner[1]] += took_s
@@ -131,6 +135,15 @@ class LayerWindow:
         """Assign the time from here on to an owner. Times are added up at the end."""
         self._turns.append((self._stamp(), owner))
         self._running = owner
+
+    def _guarded(self, hook: Callable[..., None], *args: Any) -> None:
+        """Call a hook. An error ends the timing, and is not raised in the training."""
+        if self.failure is not None:
+            return
+        try:
+            hook(*args)
+        except Exception as error:
+            self.failure = f"a hook failed: {type(error).__name__}: {error}"
 
     def _enter(
         self, number: int, module: nn.Module, args: tuple[object, ...], named: object
@@ -185,7 +198,7 @@ class LayerWindow:
             if self in marks:
                 continue
             marks[self] = True
-            node.register_prehook(partial(self._node_begins, owner))
+            node.register_prehook(partial(self._guarded, self._node_begins, owner))
             ahead += [before for before, _ in node.next_functions]
 
     def _node_begins(self, owner: _Owner, gradients: object) -> None:
@@ -195,7 +208,7 @@ class LayerWindow:
         if backward_pass not in self._passes:
             # A nested backward pass returns the time to the outer one.
             self._passes[backward_pass] = self._running
-            end = partial(self._backward_ends, backward_pass)
+            end = partial(self._guarded, self._backward_ends, backward_pass)
             torch.autograd.Variable._execution_engine.queue_callback(end)
         self._turn(owner)
 

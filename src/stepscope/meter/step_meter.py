@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ from stepscope.meter.step_rows import (
     StepRow,
     device_columns,
     load_of_step,
-    seconds_by_lap,
+    spent_by_lap,
 )
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
@@ -87,9 +87,9 @@ class _RecordedStep(NamedTuple):
     laps: list[tuple[int, int]]
     end_ns: int
     loads: list[LoadTiming]
-    loss: Callable[[], Sequence[float] | float] | None
+    loss: Callable[[], float | None] | None
     device_begin: DeviceMark | None
-    device_laps: list[tuple[int, DeviceMark]]
+    device_laps: list[tuple[int, DeviceMark | None]]
     detail: str
     gradients_at: tuple[int, DeviceMark | None] | None
 
@@ -123,7 +123,7 @@ class StepMeter:
     _laps: list[tuple[int, int]] = field(default_factory=list)
     _loads: list[LoadTiming] = field(default_factory=list)
     _device_begin: DeviceMark | None = None
-    _device_laps: list[tuple[int, DeviceMark]] = field(default_factory=list)
+    _device_laps: list[tuple[int, DeviceMark | None]] = field(default_factory=list)
     _gradients_at: tuple[int, DeviceMark | None] | None = None
     _recorded: deque[_RecordedStep] = field(default_factory=deque)
     _flushed_ns: int = 0
@@ -161,10 +161,10 @@ class StepMeter:
 
     def end_step(self, step: int, samples: int | None, loss: torch.Tensor | None) -> None:
         """End the step; its row is written by the next flush."""
-        known: Callable[[], Sequence[float] | float] | None = None if loss is None else loss.item
+        known: Callable[[], float | None] | None = None if loss is None else loss.item
         device_begin, device_laps = self._device_begin, self._device_laps
         if self.queue is not None:
-            known = None if loss is None else self.queue.fetch(loss.reshape(1))
+            known = None if loss is None else self.queue.fetch(loss)
             self._device_begin = self.queue.mark()
             device_laps.append((OTHER, self._device_begin))
             self._device_laps = []
@@ -201,8 +201,10 @@ class StepMeter:
 
     def flush(self) -> None:
         """Wait for the device and write every row. Not for use inside a step."""
-        if self._recorded and self._recorded[-1].device_laps:
-            self._recorded[-1].device_laps[-1][1].wait()
+        marks = (step.device_laps[-1][1] for step in reversed(self._recorded) if step.device_laps)
+        last = next((mark for mark in marks if mark is not None), None)
+        if last is not None:
+            last.wait()
         self._flush()
 
     def _flush(self) -> None:
@@ -210,8 +212,7 @@ class StepMeter:
         began = self._flushed_ns = now_ns()
         rows = []
         while self._recorded:
-            marks = self._recorded[0].device_laps
-            if marks and not marks[-1][1].reached():
+            if not _is_over_on_device(self._recorded[0]):
                 break
             step = self._recorded.popleft()
             row = _sum_up(step, self._epoch.epoch, self.origin_ns)
@@ -237,7 +238,6 @@ def _sum_up(step: _RecordedStep, epoch: int, origin_ns: int) -> StepRow:
     for phase, end_ns in step.laps:
         spent[phase] += end_ns - before_ns
         before_ns = end_ns
-    loss = None if step.loss is None else step.loss()
     return StepRow(
         epoch,
         step.step,
@@ -246,13 +246,24 @@ def _sum_up(step: _RecordedStep, epoch: int, origin_ns: int) -> StepRow:
         spent,
         step.end_ns - step.begin_ns,
         load_of_step(step.loads, origin_ns),
-        loss[0] if isinstance(loss, Sequence) else loss,
-        device_columns(seconds_by_lap(step.device_begin, step.device_laps))
-        if step.device_laps
-        else None,
+        None if step.loss is None else step.loss(),
+        _device_columns(step),
         step.detail,
         _communication_s(step),
     )
+
+
+def _is_over_on_device(step: _RecordedStep) -> bool:
+    """Return whether the device has completed the step, as far as there are marks."""
+    return all(mark is None or mark.reached() for _, mark in reversed(step.device_laps))
+
+
+def _device_columns(step: _RecordedStep) -> tuple[float, ...] | None:
+    """Return the device's columns; None if a mark is missing."""
+    laps = [(phase, mark) for phase, mark in step.device_laps if mark is not None]
+    if not laps or step.device_begin is None or len(laps) < len(step.device_laps):
+        return None
+    return device_columns(spent_by_lap(step.device_begin, laps)[0])
 
 
 def _communication_s(step: _RecordedStep) -> float | None:
@@ -262,7 +273,10 @@ def _communication_s(step: _RecordedStep) -> float | None:
     ready_ns, mark = step.gradients_at
     if mark is not None:
         ends = [end for phase, end in step.device_laps if phase == BACKWARD]
-        return mark.seconds_until(ends[-1]) if ends else None
+        if not ends or ends[-1] is None:
+            return None
+        took_s = mark.seconds_until(ends[-1])
+        return None if math.isnan(took_s) else took_s
     ends_ns = [end_ns for phase, end_ns in step.laps if phase == BACKWARD]
     return seconds(ends_ns[-1] - ready_ns) if ends_ns else None
 

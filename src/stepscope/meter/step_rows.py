@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -137,21 +138,31 @@ class StepRow(NamedTuple):
         )
 
 
-def seconds_by_lap(
+def spent_by_lap(
     begin: DeviceMark | None, laps: Iterable[tuple[int, DeviceMark]]
-) -> Iterator[tuple[int, float]]:
-    """Yield the phase of each lap and the device's time up to its mark, which was reached."""
+) -> tuple[list[tuple[int, float]], DeviceMark | None]:
+    """Return each lap's phase and device time, and the mark that was reached last.
+
+    All marks were reached. A mark on another stream may be reached before those placed earlier: a
+    copy that is hidden behind computation takes no time of its own.
+    """
+    spent: list[tuple[int, float]] = []
     for phase, mark in laps:
         assert begin is not None, "a mark comes before the first lap"
-        yield phase, begin.seconds_until(mark)
-        begin = mark
+        took_s = begin.seconds_until(mark)
+        spent.append((phase, took_s if not took_s < 0 else 0.0))
+        if not took_s < 0:
+            begin = mark
+    return spent, begin
 
 
-def device_columns(spent_s: Iterable[tuple[int, float]]) -> tuple[float, ...]:
-    """Return the device's seconds by phase, in the order of the columns."""
+def device_columns(spent_s: Iterable[tuple[int, float]]) -> tuple[float, ...] | None:
+    """Return the device's seconds by phase, in the order of the columns; None if one is unknown."""
     totals = [0.0] * 6
     for phase, took_s in spent_s:
         totals[phase] += took_s
+    if math.isnan(sum(totals)):
+        return None
     return tuple(totals[phase] for phase in _DEVICE_COLUMNS)
 
 

@@ -21,6 +21,7 @@ from stepscope.errors import (
     StepscopeError,
     address_space_limit,
     disk_full,
+    is_out_of_memory,
     limit_reached,
 )
 from stepscope.hardware.die_with_parent import die_with_parent
@@ -174,10 +175,7 @@ def _classify(error: Exception, folder: RunFolder, *, is_rank: bool) -> tuple[in
 
         if is_lost_peer(error):
             return 5, f"{_LOST_PEER}: {_first_line(error)}"
-    # On a CPU, torch raises a RuntimeError if memory runs out.
-    if type(error).__name__ in ("OutOfMemoryError", "MemoryError") or any(
-        phrase in str(error).lower() for phrase in ("can't allocate memory", "out of memory")
-    ):
+    if is_out_of_memory(f"{type(error).__name__}: {error}"):
         return 4, f"out of memory{address_space_limit()}: {_first_line(error)}".rstrip(": ")
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         full = disk_full(error, str(error.filename or folder.path))

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stepscope import trace as trace_package
-from stepscope.errors import RequestError
+from stepscope.errors import RequestError, is_out_of_memory
 from stepscope.hardware.process import find_rank
 from stepscope.records import run_folder, schema
 from stepscope.records.types import (
@@ -246,7 +246,8 @@ def script_outcome(watch: ChildWatch, returncode: int) -> Outcome:
     elif outcome.exit_code == 0 and watch.final_state is None:
         outcome.reason, outcome.exit_code = END_NOT_SEEN, 1
     elif outcome.exit_code == 0 and not state.get("steps"):
-        outcome.reason, outcome.exit_code = NO_STEP, 1
+        why = state.get("absent", {}).get("phases")
+        outcome.reason, outcome.exit_code = f"{NO_STEP} Here {why}." if why else NO_STEP, 1
     return outcome
 
 
@@ -265,18 +266,7 @@ def _exit_outcome(watch: ChildWatch, returncode: int) -> Outcome:
             return Outcome(schema.OUT_OF_MEMORY, "the kernel killed the script: out of memory", 4)
         name = signal.Signals(-returncode).name
         return Outcome(schema.FAILED, f"{name} ended the script", 128 - returncode)
-    if any(phrase in raised for phrase in _OUT_OF_MEMORY) or (
-        "DataLoader worker" in raised and watch.memory.kernel_killed()
-    ):
+    if is_out_of_memory(raised) or ("DataLoader worker" in raised and watch.memory.kernel_killed()):
         return Outcome(schema.OUT_OF_MEMORY, raised, returncode)
     reason = f"the script exited with code {returncode}"
     return Outcome(schema.FAILED, raised or reason, returncode)
-
-
-_OUT_OF_MEMORY = (
-    "OutOfMemoryError",
-    "MemoryError",
-    "can't allocate memory",
-    "out of memory",
-    "out of shared memory",
-)

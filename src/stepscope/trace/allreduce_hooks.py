@@ -53,6 +53,13 @@ class AllreduceWatch:
 
     def backward_done(self, end_ns: int) -> None:
         """Read which gradients became ready in the backward pass that has just ended."""
+        try:
+            self._read(end_ns)
+        except Exception:  # torch's own statistics: the script goes on without them
+            self.prepared.clear()
+        self.own_ns += now_ns() - end_ns
+
+    def _read(self, end_ns: int) -> None:
         ready_ns = 0
         for identity, (reference, at_ns, before) in list(self.prepared.items()):
             reducer = reference()
@@ -67,7 +74,6 @@ class AllreduceWatch:
             self.read = True
             # Two clocks, read a microsecond apart: the difference may be negative.
             self.communication.add(end_ns, max(0, end_ns - ready_ns))
-        self.own_ns += now_ns() - end_ns
 
 
 def watch_allreduce(state: HookState, patches: Patches) -> None:

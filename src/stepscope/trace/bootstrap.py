@@ -143,7 +143,7 @@ class _Attachment:
         if self.overrides is not None:
             self.overrides.patches.undo()
         if self.tracer is not None:
-            self.tracer.abandon()
+            self.tracer.leave_to_parent()
 
 
 def attach(request: str) -> None:

@@ -201,7 +201,7 @@ def _length(loader: Any) -> int | None:
     iterable = loader._dataset_kind != torch_dataloader._DatasetKind.Map
     try:
         return None if iterable else len(loader)
-    except (TypeError, NotImplementedError):  # a sampler without a length
+    except Exception:  # a sampler without a length, or a script's own one
         return None
 
 

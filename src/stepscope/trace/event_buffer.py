@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from threading import get_ident
+from threading import _DummyThread, current_thread, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.meter.clock import now_ns
@@ -122,6 +122,14 @@ class HookState:
     full: bool = True
     busy: bool = False
     device: str | None = None
+    # Whether the module that told the device was moved since; all devices with weights but CPUs.
+    device_is_stale: bool = False
+    devices: set[str] = field(default_factory=set)
+    # What was switched off because it failed in the script, and why.
+    failed: dict[str, str] = field(default_factory=dict)
+    # While a CUDA graph is captured: the optimisers that have stepped.
+    captured: list[weakref.ref[torch.optim.Optimizer]] | None = None
+    unseen_replays: int = 0
     # The number of updated steps, and the optimisers of the last one: a GAN's two make one step.
     steps: int = 0
     updated_by: tuple[int, ...] = ()
@@ -150,6 +158,7 @@ class HookState:
     # How many more moves without effect are recorded; None if moves have an effect.
     idle_moves_left: int | None = 100
     watch_moves: Callable[[], None] = lambda: None
+    at_cuda: Callable[[], None] = lambda: None  # called once the model is on a CUDA device
     # Whether the samples of the next call are known from the batch just fetched, and whether there
     # was a call since the last fetch.
     counted: bool = False
@@ -172,6 +181,20 @@ class HookState:
     # The largest first batch of any iteration. `measures_next_batch` requests the next measurement.
     batch_bytes: int = 0
     measures_next_batch: bool = False
+
+    def fail(self, what: str, error: Exception) -> None:
+        """Record why a part of the recording was switched off."""
+        self.failed.setdefault(what, f"switched off: {type(error).__name__}: {error}")
+
+    def is_elsewhere(self) -> bool:
+        """Return whether a hook is called on another thread than the traced one.
+
+        Autograd runs the backward pass of a device on a thread of its own, which Python has not
+        started. What is updated there is part of the traced backward pass.
+        """
+        if get_ident() == self.thread:
+            return False
+        return not (self.in_backward and isinstance(current_thread(), _DummyThread))
 
     def take_timing(self, timing: LoadTiming, work: LoaderWork | None) -> None:
         """Add a worker's timing of the batch that is being fetched, and its profile."""

@@ -33,7 +33,7 @@ def record_span(state: HookState, begin: int, end: int, original: Any) -> Any:
     def span(*args: Any, **kwargs: Any) -> Any:
         if state.busy and not (in_backward_too and state.in_backward):
             return original(*args, **kwargs)
-        if not state.full or (state.has_threads and get_ident() != state.thread):
+        if not state.full or (state.has_threads and state.is_elsewhere()):
             return original(*args, **kwargs)
         extend((begin, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
         try:
@@ -105,14 +105,14 @@ def _scaler_step(state: HookState, original: Any) -> Any:
     """Record a scaler's step as an update, also if it skips invalid gradients."""
 
     def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        update = _update(state, lambda _: original(scaler, optimizer, *args, **kwargs))
+        update = update_hook(state, lambda _: original(scaler, optimizer, *args, **kwargs))
         return update(optimizer)
 
     return functools.wraps(original)(step)
 
 
 def _optimizer_step(state: HookState, original: Any) -> Any:
-    step = functools.wraps(original)(_update(state, original))
+    step = functools.wraps(original)(update_hook(state, original))
     step.stepscope = "update"  # type: ignore[attr-defined]
     return step
 
@@ -141,15 +141,19 @@ def _weights(optimizer: Any) -> set[int]:
     """Return the ids of an optimiser's weights; empty if it stores them in another way."""
     try:
         return {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    except (AttributeError, KeyError, TypeError):
+    except Exception:  # the script's own code
         return set()
 
 
-def _update(state: HookState, original: Any) -> Any:
+def update_hook(state: HookState, original: Any) -> Any:
+    """Record an update: the step of an optimiser, or of what holds one."""
     buffer, extend, begin, end = state.buffer, state.buffer.fields.extend, e.STEP, e.STEPPED
 
     def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.has_threads and get_ident() != state.thread:
+        if state.has_threads and state.is_elsewhere():
+            return original(optimizer, *args, **kwargs)
+        if state.captured is not None:
+            state.captured.append(weakref.ref(optimizer))
             return original(optimizer, *args, **kwargs)
         if state.calling is not None and not state.in_backward:  # a module with a loop
             state.loops.add(state.calling)

@@ -32,9 +32,12 @@ def samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | Non
     if torch._C._is_tracing():  # reading a length would become part of the graph
         return None
     values = (*args, *kwargs.values()) if kwargs else args
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.dim():
-            return value.size(0) if type(value) is torch.Tensor else len(value)
+    try:
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.dim():
+                return value.size(0) if type(value) is torch.Tensor else len(value)
+    except Exception:  # a tensor of another kind
+        return None
     return samples_of_arguments(values)
 
 
@@ -172,9 +175,12 @@ def _is_one_each(images: Any, targets: Any) -> bool:
 
 def bytes_of(batch: Any) -> int:
     """Return the size of a batch's tensors, which a worker passes on in shared memory."""
-    if isinstance(batch, torch.Tensor):
-        return batch.numel() * batch.element_size()
-    return sum(map(bytes_of, _parts(batch) or ()))
+    try:
+        if isinstance(batch, torch.Tensor):
+            return batch.numel() * batch.element_size()
+        return sum(map(bytes_of, _parts(batch) or ()))
+    except Exception:  # the script's code, as in `samples_of`
+        return 0
 
 
 def _parts(batch: Any) -> Iterable[Any] | None:

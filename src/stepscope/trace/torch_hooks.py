@@ -28,8 +28,9 @@ from stepscope.meter.clock import now_ns
 from stepscope.meter.device_timeline import queue_of
 from stepscope.trace import event_buffer as e
 from stepscope.trace.allreduce_hooks import watch_allreduce
+from stepscope.trace.cuda_graph_hooks import watch_graphs
 from stepscope.trace.dataloader_hooks import watch_loaders
-from stepscope.trace.detect.spans import value_of
+from stepscope.trace.detect.spans import read_losses
 from stepscope.trace.event_buffer import HookState
 from stepscope.trace.optimizer_hooks import record_span, watch_optimizers
 from stepscope.trace.patches import Patches
@@ -38,6 +39,8 @@ from stepscope.trace.weight_watch import WeightWatch, unwrapped
 
 # Most calls have these fields; they share one object.
 _PLAIN_CALL = (True, True, None)  # the garbage collector skips plain tuples
+
+LOSS = "loss"  # what is not read any more after an error
 
 # Python's thread that sends batch indices to workers. It never calls torch.
 _CARRIES_DATA_ONLY = "QueueFeederThread"
@@ -52,6 +55,8 @@ def install(state: HookState) -> Patches:
     watch_loaders(state, patches)
     watch_allreduce(state, patches)
     _watch_moves(state, patches)
+    patches.replace(nn.Module, "_apply", functools.partial(_apply, state))
+    state.at_cuda = functools.partial(_at_cuda, state, patches)
     patches.replace(torch.autograd, "backward", functools.partial(_backward, state))
     patches.replace(torch.amp.GradScaler, "scale", functools.partial(_scale, state))
     patches.replace(torch.serialization, "save", functools.partial(_save, state))
@@ -226,16 +231,60 @@ def _register_root(state: HookState, module: nn.Module) -> None:
         state.weightless.discard(identity)
 
     state.roots[identity] = weakref.ref(module, died)
-    parameter = next(iter(module.parameters()), None)  # some return a list
-    if parameter is None:
+    try:
+        devices = list(dict.fromkeys(parameter.device for parameter in module.parameters()))
+    except Exception as error:  # `parameters` may be the script's
+        state.fail("device", error)
+        devices = []
+    if devices:
+        state.weightless.discard(identity)
+    else:
         state.weightless.add(identity)
-    if parameter is not None and state.device is None:
-        state.device = str(parameter.device)
-        state.buffer.queue = queue_of(parameter.device)
-    if parameter is not None and not parameter.is_cpu:
+    others = [device for device in devices if device.type != "cpu"]
+    _take_device(state, (others or devices)[:1], is_other=bool(others))
+    state.devices.update(str(device) for device in others if device.type != "meta")
+    if isinstance(module, nn.DataParallel):
+        state.devices.update(f"{others[0].type}:{index}" for index in module.device_ids if others)
+    if others:
         if state.idle_moves_left == 0:
             state.watch_moves()
         state.idle_moves_left = None
+
+
+def _take_device(state: HookState, found: list[torch.device], *, is_other: bool) -> None:
+    """Take the device of a module for that of the training.
+
+    The first one is, but a module may have tried its shapes on a CPU before it was moved.
+    """
+    may_change = is_other and (state.device == "cpu" or state.device_is_stale)
+    for device in found:
+        if (state.device is None or may_change) and str(device) != state.device:
+            if state.buffer.queue is not None:  # two events without a mark: another timeline begins
+                for kind in (e.OWN, e.OWN_DONE):
+                    state.buffer.fields.extend((kind, now_ns(), None, None, None))
+            state.device = str(device)
+            state.buffer.queue = queue_of(device)
+            if state.buffer.queue is not None:
+                state.at_cuda()
+    state.device_is_stale = False
+
+
+def _at_cuda(state: HookState, patches: Patches) -> None:
+    """Install what only a script on CUDA needs."""
+    state.at_cuda = lambda: None
+    watch_graphs(state, patches)
+
+
+def _apply(state: HookState, original: Any) -> Any:
+    """Look at modules again after weights were moved or replaced."""
+
+    def apply(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if state.roots:
+            state.device_is_stale = state.device_is_stale or id(module) in state.roots
+            state.roots.clear()
+        return original(module, *args, **kwargs)
+
+    return functools.wraps(original)(apply)
 
 
 # backward passes
@@ -265,7 +314,7 @@ def _backward(state: HookState, original: Any) -> Any:
             except RuntimeError:  # several values, or none while tracing: check from now on
                 loss, has_one_value = None, False
         else:
-            loss = _loss(state, tensors)
+            loss = _loss_of(state, tensors)
         # Recomputed activations call modules: these belong to the backward pass.
         was_busy, state.busy, state.in_backward = state.busy, True, True
         state.awaits_backward = False
@@ -281,6 +330,17 @@ def _backward(state: HookState, original: Any) -> Any:
     return functools.wraps(original)(backward)
 
 
+def _loss_of(state: HookState, tensors: Any) -> Any:
+    """Return what `_loss` does; None from its first error on."""
+    if LOSS in state.failed:
+        return None
+    try:
+        return _loss(state, tensors)
+    except Exception as error:
+        state.fail(LOSS, error)
+        return None
+
+
 def _loss(state: HookState, tensors: Any) -> Any:
     """Return the loss or a function that reads it later; None if `backward` had no scalar.
 
@@ -292,7 +352,7 @@ def _loss(state: HookState, tensors: Any) -> Any:
         losses = [_loss(state, tensor) for tensor in tensors]
         if not losses or None in losses:
             return None
-        return losses[0] if len(losses) == 1 else lambda: sum(map(value_of, losses))
+        return losses[0] if len(losses) == 1 else functools.partial(read_losses, losses)
     root = unwrapped(tensors) if isinstance(tensors, torch.Tensor) else None
     if root is None or root.numel() != 1 or root.is_complex():
         return None
@@ -305,16 +365,33 @@ def _loss(state: HookState, tensors: Any) -> Any:
             return root.item()
     except RuntimeError:  # the backward pass is being traced: there are no values
         return None
+    kind, queue = root.device.type, state.buffer.queue
+    if type(root).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise TypeError(f"reading a {type(root).__name__} may communicate")
+    if kind == "cuda":
+        return None if queue is None else queue.fetch(root)
+    if kind not in ("cpu", "mps"):
+        raise TypeError(f"reading a value of the device {kind} may wait for it or compile")
     loss = root.detach()  # without its graph, which may be large
-    queue = state.buffer.queue
-    return loss.item if queue is None else queue.fetch(loss.reshape(1))
+    return functools.partial(_read_later, state, loss)
+
+
+def _read_later(state: HookState, loss: torch.Tensor) -> float | None:
+    try:
+        return float(loss.item())
+    except Exception as error:
+        state.fail(LOSS, error)
+        return None
 
 
 def _scale(state: HookState, original: Any) -> Any:
     def scale(scaler: Any, outputs: Any) -> Any:
         scaled = original(scaler, outputs)
         if isinstance(outputs, torch.Tensor) and isinstance(scaled, torch.Tensor):
-            state.scaled = (id(scaled), outputs.detach())
+            try:
+                state.scaled = (id(scaled), outputs.detach())
+            except Exception as error:
+                state.fail(LOSS, error)
         return scaled
 
     return functools.wraps(original)(scale)

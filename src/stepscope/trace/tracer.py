@@ -19,6 +19,7 @@ from torch import nn
 
 from stepscope.meter.clock import cost_amid_work_ns, now_ns, other_clock_ns, resolution_s, seconds
 from stepscope.meter.device_memory import DevicePool, HostMemory, device_memory_of, host_memory
+from stepscope.meter.device_timeline import keep_forever, why_no_timeline
 from stepscope.meter.layer_timer import LayerWindow
 from stepscope.meter.step_meter import OffBlocks
 from stepscope.meter.step_rows import SECOND_NS, EpochTiming, StepRow, epoch_values
@@ -36,6 +37,7 @@ from stepscope.trace import event_buffer as e
 from stepscope.trace import torch_hooks
 from stepscope.trace.allreduce_hooks import AllreduceWatch
 from stepscope.trace.compile_watch import CompileWatch
+from stepscope.trace.cuda_graph_hooks import UNSEEN_REPLAYS
 from stepscope.trace.dataloader_hooks import CPU_LEFT_OUT
 from stepscope.trace.detect.row_builder import CommunicationTime, PlainRows
 from stepscope.trace.detect.steps import StepDetector
@@ -117,7 +119,6 @@ class Tracer:
     origin_ns: int
     max_steps: int | None = None
     layers_steps: int = 0
-    layers: list[LayerTime] | None = None
     end_script: Callable[[], object] = sys.exit  # ends the script after `max_steps`
     # To the parent process, if any.
     send: Callable[[DeviceMemoryMessage], None] = lambda message: None
@@ -136,6 +137,8 @@ class Tracer:
     _window: LayerWindow | None = None
     _window_from: int | None = None
     _window_opened: int = 0
+    _layers: LayerWindow | None = None  # after it was closed
+    _layers_of_steps: int = 0
 
     def __post_init__(self) -> None:
         self._sampler = StackSampler(self._hooks, self._hooks.loader_profile.take_stack)
@@ -176,6 +179,12 @@ class Tracer:
                 self.trouble = error
         return self._measure_overhead()
 
+    def layers(self) -> list[LayerTime] | None:
+        """Return the time of each layer, if all were timed. Waits for the device."""
+        if self._layers is None or self._layers.failure or not self._layers_of_steps:
+            return None
+        return self._layers.layers(self._layers_of_steps)
+
     def environment(self) -> Environment:
         """Return what torch runs with, and the device once it is known."""
         found: Environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
@@ -189,7 +198,7 @@ class Tracer:
         outcome: TraceOutcome = {
             "instrument": instrument,
             "steps": tracker.steps,
-            "layers": self.layers,
+            "layers": self.layers(),
             "environment": self.environment(),
             "script": {
                 "stacks": self._sampler.times(self._writer.spans, self.origin_ns),
@@ -226,22 +235,55 @@ class Tracer:
     def _absent(self) -> dict[str, str | None]:
         """Return the reasons for missing figures; None for those that are not missing."""
         begin = f"after step {self._window_from}" if self._window_from else "later"
-        too_early = f"the script ended too early: layers are timed {begin}"
+        no_layers = f"the script ended too early: layers are timed {begin}"
+        if self._layers is not None and self._layers.failure:
+            no_layers = self._layers.failure
+        hooks = self._hooks
+        queue, kind = hooks.buffer.queue, (hooks.device or "cpu").partition(":")[0]
+        no_timeline = why_no_timeline(kind) if queue is None else queue.trouble
+        if queue is not None and queue.captured and no_timeline is None:
+            no_timeline = "the steps were captured into CUDA graphs, which take no marks"
+        others = sorted(hooks.devices - {hooks.device})
+        unseen = hooks.unseen_replays or (queue is not None and queue.captured)
         return {
-            "layers": too_early if self.layers_steps and self.layers is None else None,
+            "layers": no_layers if self.layers_steps and self.layers() is None else None,
+            "device": no_timeline if hooks.device else None,
+            "device_events": None if queue is None else queue.trouble,
+            "loss": None if queue is None else queue.no_values,
+            "other_devices": f"not timed: {', '.join(others)}. Times are those of {hooks.device}"
+            if others
+            else None,
+            "phases": UNSEEN_REPLAYS if unseen else None,
+            **hooks.failed,
             "communication": self._hooks.allreduce.reason,
             "load_cpu_s": CPU_LEFT_OUT if self._hooks.cpu_from_steps else None,
             "optimizer_s": UPDATES_NOT_TIMED if self._hooks.inferred_updates else None,
         }
 
-    def abandon(self) -> None:
-        """Remove the hooks: in a forked copy of the traced process, or after a failure."""
+    def remove_hooks(self) -> None:
+        """Remove the hooks, and keep what they have recorded."""
         self._sampler.stop()
         self._setup.close()
         self._patches.undo()
+
+    def leave_to_parent(self) -> None:
+        """Remove the hooks in a forked copy. It must not destroy any object of a device."""
+        keep_forever(self)
+        self.remove_hooks()
+
+    def _abandon(self, error: Exception) -> None:
+        """Remove the hooks after an internal error: the script continues."""
+        self.trouble = error
+        self.remove_hooks()
         self._hooks.buffer.fields.clear()
 
     def _between_steps(self) -> None:
+        try:
+            self._do_what_is_due()
+        except Exception as error:
+            self._abandon(error)
+
+    def _do_what_is_due(self) -> None:
         hooks, blocks = self._hooks, self._blocks
         if self._window is None and hooks.full:
             self._setup.between_steps()
@@ -267,7 +309,7 @@ class Tracer:
             known = self.max_steps or hooks.longest
             middle = (known - self.layers_steps) // 2 if known else LAYERS_AFTER_STEPS
             self._window_from = max(1, min(middle, LAYERS_AFTER_AT_MOST))
-        if self._window is None and self.layers is None and hooks.steps >= self._window_from:
+        if self._window is None and self._layers is None and hooks.steps >= self._window_from:
             if hooks.full:
                 self._window = LayerWindow(_named(hooks.roots), hooks.buffer.queue)
                 self._window.open()
@@ -280,9 +322,8 @@ class Tracer:
     def _close_window(self) -> None:
         if self._window is not None:
             self._window.close()
-            steps = self._hooks.steps - self._window_opened
-            self.layers = self._window.layers(steps) if steps else None
-            self._window = None
+            self._layers_of_steps = self._hooks.steps - self._window_opened
+            self._layers, self._window = self._window, None
 
     def _end_when_enough(self) -> None:
         if self.max_steps is not None and self._hooks.steps >= self.max_steps:
@@ -297,9 +338,8 @@ class Tracer:
             self._writer.take(self._hooks.buffer.flush())
             self._look_at_device()
             self._compiles.look()
-        except Exception as error:  # a full disk, an internal error: the script continues
-            self.trouble = error
-            self.abandon()
+        except Exception as error:  # a full disk, an internal error
+            self._abandon(error)
             return
         self._flushed_ns = now_ns()
         self._hooks.buffer.record(e.OWN_DONE)
@@ -307,12 +347,19 @@ class Tracer:
 
     def _look_at_device(self) -> None:
         """Send the memory that the script holds on its device. Never waits for it."""
-        if self._device_seen != self._hooks.device and self._hooks.device is not None:
-            self._device_seen = self._hooks.device
-            memory = device_memory_of(torch.device(self._hooks.device), self._before)
-            self._pool = None if memory is None else DevicePool(memory)
-        if self._pool is not None:
-            self.send(self._pool.now())
+        hooks = self._hooks
+        if "device_peak_memory_bytes" in hooks.failed:
+            return
+        try:
+            if self._device_seen != hooks.device and hooks.device is not None:
+                self._device_seen = hooks.device
+                memory = device_memory_of(torch.device(hooks.device), self._before)
+                self._pool = None if memory is None else DevicePool(memory)
+            if self._pool is not None:
+                self.send(self._pool.now())
+        except Exception as error:  # of the driver
+            hooks.fail("device_peak_memory_bytes", error)
+            self._pool = None
 
     def _measure_overhead(self) -> Instrument:
         """Return the clock's resolution and the tracing cost per step of this run.

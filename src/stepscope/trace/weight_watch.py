@@ -52,8 +52,7 @@ _SEARCHED_PASSES = 8
 _MOST_INPUTS = 32
 
 # How many of the weights of a backward pass are compared by value, and by how many of their values.
-# The smallest are: a bias changes more often than any one value of a kernel. Each takes 2 to 5 us,
-# and waits for a device.
+# The smallest are: a bias changes more often than any one value of a kernel. Each takes 2 to 5 us.
 _SAMPLED_WEIGHTS = 3
 _SAMPLED_VALUES = 16
 
@@ -71,7 +70,8 @@ class Weight:
 
     def __init__(self, tensor: torch.Tensor, *, samples: bool) -> None:
         self.shape = tensor.shape
-        self.samples = samples and tensor.is_contiguous() and tensor.numel() > 0
+        # Reading values would wait for a device.
+        self.samples = samples and tensor.is_cpu and tensor.is_contiguous() and tensor.numel() > 0
         self.bind(tensor)
 
     @property

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, pairwise, repeat
 from operator import sub
@@ -27,6 +27,7 @@ from stepscope.records import schema
 from stepscope.trace.detect.spans import Epoch, Moment, Step, read_losses
 
 if TYPE_CHECKING:
+    from stepscope.meter.device_timeline import DeviceMark
     from stepscope.trace.detect.evaluations import LoopCandidate
     from stepscope.trace.detect.fast_path import RepeatedSteps
 
@@ -140,8 +141,12 @@ class RowBuilder:
     communication: CommunicationTime = field(default_factory=CommunicationTime)
     steps_ns: int = 0  # of all steps so far
     evaluation_with_gradients_s: float = 0.0
-    # Steps that the device may not have completed; their epoch, number, samples and time.
-    _pending: deque[tuple[Step, Epoch, int, int | None, int]] = field(default_factory=deque)
+    # Steps that the device may not have completed; their epoch, number, samples and time. And
+    # epochs and evaluations that come after them: a function writes their row.
+    _pending: deque[tuple[Step, Epoch, int, int | None, int] | Callable[[], None]] = field(
+        default_factory=deque
+    )
+    _front: DeviceMark | None = None  # the mark that the device reached last in the steps written
 
     def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
         """Count a step in its epoch. Its row is written by the next `write`."""
@@ -184,12 +189,11 @@ class RowBuilder:
         self.steps_ns += steps_ns
 
     def epoch(self, epoch: Epoch) -> None:
-        """Write an epoch after all of its steps. Waits for the device."""
-        self.wait()
+        """Write an epoch after all of its steps."""
         timing = epoch.timing
         timing.data_s, timing.steps_s = seconds(epoch.data_ns), seconds(epoch.steps_ns)
         timing.evaluations_s = seconds(epoch.out_other_ns)
-        self.sink.epoch("train", timing, epoch.loss)
+        self._pending.append(lambda: self.sink.epoch("train", timing, epoch.loss))
 
     def evaluation(self, epoch: int, candidate: LoopCandidate, end: Moment) -> None:
         """Write an evaluation."""
@@ -209,23 +213,31 @@ class RowBuilder:
         )
         if candidate.called_with_grad:
             self.evaluation_with_gradients_s += timing.total_s
-        self.sink.epoch("test", timing, None)
+        self._pending.append(lambda: self.sink.epoch("test", timing, None))
 
     def wait(self) -> None:
         """Wait until the device has completed everything, and write it."""
-        for step, *_ in self._pending:
-            if step.device_laps:
-                step.device_laps[-1][1].wait()
+        for pending in self._pending:
+            if isinstance(pending, tuple) and pending[0].device_laps:
+                pending[0].device_laps[-1][1].wait()
         self.write()
 
     def write(self) -> None:
         """Write all steps that the device has completed."""
-        while self._pending and self._pending[0][0].is_over_on_device():
-            step, epoch, number, samples, step_ns = self._pending.popleft()
+        while self._pending:
+            first = self._pending[0]
+            if callable(first):
+                self._pending.popleft()
+                first()
+                continue
+            step, epoch, number, samples, step_ns = first
+            if not step.is_over_on_device():
+                break
+            self._pending.popleft()
             loss = read_losses(step.losses)
             epoch.take_losses([loss], [samples])
             # The device may have worked on nothing but an evaluation.
-            on_device = step.device_seconds()
+            on_device, self._front = step.device_seconds(self._front)
             end_ns = step.begin_ns + step_ns + step.out_ns
             row = StepRow(
                 epoch.timing.epoch,

@@ -25,7 +25,7 @@ from stepscope.meter.step_rows import (
     TRANSFER,
     EpochTiming,
     Load,
-    seconds_by_lap,
+    spent_by_lap,
 )
 from stepscope.trace import event_buffer as e
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stepscope.meter.device_timeline import DeviceMark
 
 # A loss, or a function that reads it once the device has computed it.
-Loss = float | Callable[[], Sequence[float] | float]
+Loss = float | Callable[[], float | None]
 # A fetched batch: its samples and its load timing, where known.
 Batch = tuple[int | None, Load | None]
 
@@ -103,6 +103,7 @@ class Step:
         self.optimizers: set[int] = set()
         self.device_begin: DeviceMark | None = None
         self.device_laps: list[tuple[int, DeviceMark]] = []
+        self.has_gap = False  # whether marks of the device are missing
 
     def moment(self, time_ns: int, other_ns: int) -> Moment:
         """Return the totals up to now."""
@@ -122,6 +123,7 @@ class Step:
         self.backwards += later.backwards
         self.optimizers |= later.optimizers
         self.device_laps += later.device_laps
+        self.has_gap |= later.has_gap
 
     def since(self, moment: Moment, detail: str) -> Step:
         """Return a step that began at a moment of this one, with the time since."""
@@ -132,6 +134,7 @@ class Step:
         after.device_laps = self.device_laps[moment.device_laps :]
         before = self.device_laps[: moment.device_laps]
         after.device_begin = before[-1][1] if before else self.device_begin
+        after.has_gap = self.has_gap
         return after
 
     def cut_at(self, moment: Moment) -> None:
@@ -171,12 +174,23 @@ class Step:
 
     def is_over_on_device(self) -> bool:
         """Return whether the device has completed the step."""
-        return not self.device_laps or self.device_laps[-1][1].reached()
+        return all(mark.reached() for _, mark in reversed(self.device_laps))
 
-    def device_seconds(self) -> list[tuple[int, float]]:
-        """Return phases and their device time. The device must have completed the step."""
-        laps = seconds_by_lap(self.device_begin, self.device_laps)
-        return [(phase, spent_s) for phase, spent_s in laps if phase != _TAKEN_OUT]
+    def device_seconds(
+        self, before: DeviceMark | None
+    ) -> tuple[list[tuple[int, float]], DeviceMark | None]:
+        """Return phases and their device time, and the mark that was reached last.
+
+        The device must have completed the step. `before` is the mark that was reached last in the
+        step before: not necessarily the one that was placed last.
+        """
+        begin = self.device_begin
+        if begin is not None and before is not None and begin.seconds_until(before) > 0:
+            begin = before
+        if self.has_gap:
+            return [], None
+        spent, last = spent_by_lap(begin, self.device_laps)
+        return [(phase, spent_s) for phase, spent_s in spent if phase != _TAKEN_OUT], last
 
 
 @dataclass(slots=True)
@@ -327,13 +341,14 @@ class Phases:
 def read_losses(losses: Iterable[Loss | None]) -> float | None:
     """Return the sum of the known losses: in a step with several, they are parts of one."""
     known = [value_of(loss) for loss in losses if loss is not None]
-    return sum(known, 0.0) if known else None
+    values = [value for value in known if value is not None]
+    return sum(values, 0.0) if values else None
 
 
-def value_of(loss: Loss) -> float:
-    """Read a loss, on whichever device it is."""
+def value_of(loss: Loss) -> float | None:
+    """Read a loss, on whichever device it is; None if it was lost."""
     value = loss() if callable(loss) else loss
-    return float(value if isinstance(value, float | int) else value[0])
+    return None if value is None else float(value)
 
 
 def sum_known(one: int | None, other: int | None) -> int | None:

@@ -84,6 +84,8 @@ class StepDetector:
             tracker.now_ns = time_ns
             if mark is not None:
                 self._lap_on_device(current, mark)
+            elif self._mark is not None and current is not None:
+                current.has_gap = True
             # Half of all events only open or close a phase.
             if kind in _ENTER:
                 phases.enter(kind)
