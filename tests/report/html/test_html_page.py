@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from asynchronous_device import played
 from complete_run import EVIL, write_sweep_of_runs, write_whole_run
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from stepscope.report.html.html_page import document_of, to_html, write_page
 from stepscope.report.html.markdown import to_markdown
 from stepscope.report.html.page_content import Document, FigureList, Section
 from stepscope.report.html.run_page import document_of_run
-from stepscope.report.html.run_sections import insights_of
+from stepscope.report.html.run_sections import insights_of, tiles_of
 
 SCRIPT = "window.vegaEmbed = null;"
 
@@ -364,3 +365,18 @@ def test_a_page_is_made_without_anything_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_tiles_of_a_device_do_not_count_what_is_hidden_behind_it(tmp_path):
+    """The host waits for batches while the device is busy all along."""
+
+    def step(loop):
+        loop.work(12.0)
+        loop.lap("data")
+        loop.launch(10, 20.0)
+        loop.lap("forward")
+
+    run = played(tmp_path, step)
+    tiles = {tile.title: tile for tile in tiles_of(run, run.summary)}
+    assert tiles["Waiting for data"].share == pytest.approx(0.0, abs=0.01)
+    assert tiles["Computation"].share == pytest.approx(1.0, abs=0.01)
