@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from stepscope.analyze.bottleneck_shares import Evidence, bound_by, wait_share
 from stepscope.analyze.sweep_summary import mean_step, rate_interval
@@ -247,7 +248,7 @@ class WorkerRecommendation:
                 if figures.get("disturbed") and (share := figures.get("others_cpu_share"))
             ]
             yield (
-                f"other programs used {max(used):.0%} of the CPU while this ran, so the timings "
+                f"other programs used {fmean(used):.0%} of the CPU while this ran, so the timings "
                 f"cannot be trusted. {keep}, or repeat on a quiet machine."
             ).replace("%", " %")
             return
