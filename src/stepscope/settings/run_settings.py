@@ -133,7 +133,7 @@ class RunSpec(BaseModel):
     workers: int = Field(0, ge=0, le=1024, description="Loader workers; 0 loads in the training process")
     prefetch: int = Field(2, ge=1, le=1024, description="Batches that each worker prepares in advance")
     persistent_workers: bool = Field(False, description="Keep the workers alive between epochs")
-    pin_memory: bool = Field(False, description="Copy batches to page-locked memory, for CUDA")
+    pin_memory: bool = Field(True, description="Copy batches to page-locked memory; CUDA only")
     memory_limit: Annotated[int | None, BeforeValidator(_bytes)] = Field(None, ge=1, description="Memory limit of the whole run, such as 3.9GiB")
     energy: Annotated[Energy, _choice(Energy, true="auto", on="auto", false="off", none="off")] = Field("auto", description="Read the energy sensors of this machine")
     require: str | None = Field(None, min_length=1, description="Conditions of the machine to insist on, such as power_mode=MAXN")
