@@ -98,6 +98,19 @@ def leader_is_alone(settings: int, rounds: int) -> Question:
     return ask
 
 
+def stationary_run_drifts(steps: int, resemblance: float) -> Question:
+    """Whether a run whose neighbouring steps are alike, but that does not drift, is said to."""
+
+    def ask(noise: Noise, chance: random.Random) -> bool:
+        level, times = chance.gauss(0, 0.1), []
+        for step in range(steps):
+            level = resemblance * level + chance.gauss(0, 0.1 * math.sqrt(1 - resemblance**2))
+            times.append(math.exp(level - noise.log_rate(chance, step) - noise.drift_a_run * step))
+        return decide.trend(times) in FASTER_OR_SLOWER
+
+    return ask
+
+
 def interval_misses(rounds: int) -> Question:
     """Whether the interval misses a true ratio of 1.1."""
 
@@ -258,6 +271,9 @@ def questions() -> Iterator[tuple[str, float, Question]]:
         for drift in (0.0, 0.03):
             name = f"equal sets of {runs}, drift {drift:.0%} a run: differs"
             yield name, 0.05, sets_differ(runs, drift)
+    for steps, resemblance in ((100, 0.9), (300, 0.97)):
+        name = f"{steps} steps without drift, {resemblance} alike: drift"
+        yield name, 0.05, stationary_run_drifts(steps, resemblance)
     yield "gate, just beyond the margin: passes", 0.05, gate_answers(0.969, 4, "pass")
     yield "gate, just within the margin: fails", 0.05, gate_answers(0.971, 4, "fail")
     indifferent = [1.0] * 5

@@ -152,7 +152,7 @@ def test_a_summary_says_which_steps_were_touched_and_what_that_cost(recorded: Re
         "more_ranges": 0,
     }
     assert (cost["median_s"], cost["others_median_s"]) == (0.8, 0.4)
-    assert (cost["low"], cost["ratio"], cost["high"]) == pytest.approx((2.0, 2.0, 2.0))
+    assert (cost["low"], cost["ratio"], cost["high"]) == pytest.approx((2 / 1.005, 2.0, 2.01))
     assert "throttling" not in run.summary["absent"]
 
 
@@ -203,7 +203,7 @@ def test_equal_steps_are_seldom_called_slower() -> None:
             times.append(0.1 * (1 + drift) ** 2)
         found = slowdown(times, [100 <= row < 300 for row in range(400)])
         called += not found["low"] <= 1 <= found["high"]
-    assert called / 200 < 0.2
+    assert called / 200 < 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
 
 
 # --- where it is shown ----------------------------------------------------------------------------

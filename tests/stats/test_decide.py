@@ -26,6 +26,7 @@ from stepscope.stats.decide import (
     race,
     rounds_for,
     spent,
+    trend,
     verdict,
 )
 
@@ -148,6 +149,17 @@ def test_turned_round_the_ratio_is_turned_round_and_units_do_not_matter(pairs, u
         back = compare(form([b * unit for b in theirs]), form([a * unit for a in ours]))
         assert there.low <= there.ratio * (1 + 1e-9)
         assert math.log(back.high) == pytest.approx(-math.log(there.low), abs=1e-5)
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def test_a_run_that_gets_steadily_slower_has_a_trend_and_one_jump_is_none():
+    assert trend([0.1 + 0.001 * step for step in range(60)]) == "slower"
+    assert trend([0.2 - 0.001 * step for step in range(60)]) == "faster"
+    assert trend([0.1] * 30 + [0.2] * 30) == "no difference detected"
+    assert trend([0.1] * 60) == "no difference detected"
+    assert trend([0.1, 0.2]) == "cannot tell"
 
 
 # --- several settings -----------------------------------------------------------------------------
@@ -289,6 +301,7 @@ def bench(monkeypatch):
     [
         "5 equal",
         "of 6 equal",
+        "100 steps",
         "interval of 10",
         "sets of 6",
         "gate",

@@ -26,8 +26,8 @@ from stepscope.records.types import (
     ScalingAssumptions,
     Setting,
 )
+from stepscope.stats.decide import ERROR, contrast
 from stepscope.stats.intervals import known_mean, known_median
-from stepscope.stats.ratios import ratio_of_rounds
 from stepscope.units import (
     format_bandwidth,
     format_bytes,
@@ -113,7 +113,11 @@ def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> MeasuredScaling:
     if count == base:
         return {**row, "speedup": 1.0, "efficiency": 1.0, "rounds": len(rates)}
     shared = sorted(rates.keys() & at_base.keys())
-    ratio = ratio_of_rounds([at_base[each] for each in shared], [rates[each] for each in shared])
+    ratio = contrast(
+        [at_base[each] for each in shared],
+        [rates[each] for each in shared],
+        ERROR / max(1, len(scale.processes) - 1),  # the numbers of a mode hold together
+    )
     if ratio is None:
         return {**row, "reason": f"no round that the base of {base} completed too"}
     return {

@@ -1,22 +1,23 @@
 """How much of a run was throttled, and what did that cost?
 
-Neighbouring steps are correlated, so the medians of blocks of neighbours are compared.
+Neighbouring steps are correlated, so the medians of blocks of neighbours are compared, with their
+place in the run: a training that gets slower for another reason is not throttled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress, groupby, pairwise
+from itertools import compress, groupby
 
 from stepscope.analyze.phase_shares import counted_steps
 from stepscope.records.run_reader import Run
 from stepscope.records.throttled_steps import watched_sources
 from stepscope.records.types import SlowdownFigures, ThrottlingFigures
-from stepscope.stats.intervals import median
-from stepscope.stats.ratios import ratio_of_sets
+from stepscope.stats.decide import TimedRate, contrast_of_sets
+from stepscope.stats.intervals import median, medians_of_blocks
 from stepscope.units import format_share
 
-_MOST_BLOCKS = 10
+_MOST_BLOCKS = 4
 _LEAST_STEPS = 5  # per block
 _MOST_RANGES = 100  # in a summary; the frame of the steps marks all of them
 
@@ -71,15 +72,19 @@ def share_of_time(run: Run) -> float | None:
 def slowdown(step_s: Sequence[float], marked: Sequence[bool | None]) -> SlowdownFigures | None:
     """Compare the throttled steps with the others; None if there are none of either."""
     inside, outside = (
-        [took_s for took_s, mark in zip(step_s, marked, strict=True) if mark is wanted and took_s]
+        [
+            (took_s, float(place))
+            for place, (took_s, mark) in enumerate(zip(step_s, marked, strict=True))
+            if mark is wanted and took_s
+        ]
         for wanted in (True, False)
     )
-    ratio = ratio_of_sets(_medians_of_blocks(outside), _medians_of_blocks(inside))
+    ratio = contrast_of_sets(_blocks(outside), _blocks(inside))
     if ratio is None:
         return None
     return {
-        "median_s": median(inside),
-        "others_median_s": median(outside),
+        "median_s": median([took_s for took_s, _ in inside]),
+        "others_median_s": median([took_s for took_s, _ in outside]),
         "ratio": ratio.ratio,
         "low": ratio.low,
         "high": ratio.high,
@@ -108,8 +113,8 @@ def _in_how_many(shares: Sequence[float | None]) -> str:
     return f"{len(throttled)} of {len(known)} runs, for up to {most} of the time"
 
 
-def _medians_of_blocks(values: Sequence[float]) -> list[float]:
-    """Cut values into blocks of neighbours and return the median of each."""
-    blocks = min(_MOST_BLOCKS, max(1, len(values) // _LEAST_STEPS), len(values))
-    edges = [number * len(values) // blocks for number in range(blocks + 1)] if blocks else []
-    return [median(values[begin:end]) for begin, end in pairwise(edges)]
+def _blocks(steps: Sequence[TimedRate]) -> list[TimedRate]:
+    """Return blocks of neighbouring steps: the median of their times and their place in the run."""
+    blocks = min(_MOST_BLOCKS, max(1, len(steps) // _LEAST_STEPS), len(steps))
+    columns = [medians_of_blocks(column, blocks) for column in zip(*steps, strict=True)]
+    return list(zip(*columns, strict=True))

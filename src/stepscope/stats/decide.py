@@ -1,13 +1,13 @@
 """Decisions from the throughputs of runs: the only place where anything is called faster.
 
-Every function takes one figure per run, never one per step: steps of one run are alike, runs are
-not. A ratio is the throughput of the other over that of the baseline: above 1 the other is faster.
-Throughputs are compared by their logarithms, because noise is multiplicative, and so that the
-answer does not depend on which of the two is the baseline.
+Every function but `trend` takes one figure per run, never one per step: steps of one run are alike,
+runs are not. A ratio is the throughput of the other over that of the baseline: above 1 the other is
+faster. Throughputs are compared by their logarithms, because noise is multiplicative, and so that
+the answer does not depend on which of the two is the baseline.
 
 `design` orders the runs, `contrast` compares two settings, `family` several with one, `leaders`
 finds the best and what is not shown to be worse, `gate` asks whether a setting loses more than a
-margin, `race` chooses among settings, `rounds_for` plans.
+margin, `race` chooses among settings, `rounds_for` plans. `trend` tells whether a run drifts.
 `bench/decide.py` shows by simulation that their error rates hold.
 """
 
@@ -21,7 +21,7 @@ from functools import lru_cache, partial
 from statistics import fmean, stdev
 from typing import Final, Generic, Literal, TypeVar
 
-from stepscope.stats.intervals import FEWEST_ROUNDS, t_quantile
+from stepscope.stats.intervals import FEWEST_ROUNDS, medians_of_blocks, t_quantile
 from stepscope.stats.least_squares import least_squares
 
 Setting = TypeVar("Setting", bound=Hashable)
@@ -158,6 +158,31 @@ def verdict(ratio: Ratio | None) -> Verdict:
     if ratio.low > 1 + _ROUNDING:
         return FASTER
     return SLOWER if ratio.high < 1 - _ROUNDING else NO_DIFFERENCE
+
+
+# --- One run
+
+
+_TREND_BLOCKS = 5
+_TREND_ERROR = 0.01
+
+
+def trend(steps: Sequence[float]) -> Verdict:
+    """Return whether the steps of a run get slower, from a line through the medians of its blocks.
+
+    Neighbouring steps are alike. If they are for up to a tenth of the run, a run that does not
+    drift is said to in at most 5 % of cases; with longer phases, no statistic can tell.
+    """
+    if len(steps) < _TREND_BLOCKS:
+        return CANNOT_TELL
+    logs = [math.log(each) for each in medians_of_blocks(steps, _TREND_BLOCKS) if each > 0]
+    line = least_squares([(1.0, float(place)) for place in range(len(logs))], logs)
+    if line is None:
+        return CANNOT_TELL
+    slope, margin = line.coefficients[1], line.margin(1, 1 - _TREND_ERROR)
+    if abs(slope) <= margin:
+        return NO_DIFFERENCE
+    return SLOWER if slope > 0 else FASTER
 
 
 # --- Several settings against one

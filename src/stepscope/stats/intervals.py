@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -69,6 +70,12 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 def median(values: Sequence[float]) -> float:
     """Return the median."""
     return quantile(sorted(values), 0.5)
+
+
+def medians_of_blocks(values: Sequence[float], blocks: int) -> list[float]:
+    """Cut values into blocks of neighbours and return the median of each."""
+    edges = [number * len(values) // blocks for number in range(blocks + 1)] if blocks else []
+    return [median(values[begin:end]) for begin, end in pairwise(edges)]
 
 
 def known_median(values: Iterable[float | None]) -> float | None:

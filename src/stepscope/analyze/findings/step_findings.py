@@ -7,6 +7,7 @@ from collections import Counter
 from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.analyze.findings.wall_time_findings import work_in_loop
 from stepscope.records import schema
+from stepscope.stats.decide import FASTER, SLOWER, trend
 from stepscope.stats.intervals import median, quantile
 from stepscope.units import format_duration, format_share
 
@@ -94,13 +95,17 @@ def drift(view: RunView) -> Finding | None:
     first, last = sorted(view.step_s[:third]), sorted(view.step_s[-third:])
     first_s, last_s = median(first), median(last)
     # Where the interquartile ranges of the thirds overlap, the difference may be noise.
-    slower = quantile(last, 0.25) > quantile(first, 0.75)
-    faster = quantile(last, 0.75) < quantile(first, 0.25)
-    if not first_s or not (slower or faster) or abs(last_s / first_s - 1) < _DRIFT:
+    apart = quantile(last, 0.25) > quantile(first, 0.75) or (
+        quantile(last, 0.75) < quantile(first, 0.25)
+    )
+    if not first_s or not apart or abs(last_s / first_s - 1) < _DRIFT:
+        return None
+    course = trend(view.step_s)
+    if course not in (SLOWER, FASTER):
         return None
     return Finding(
         "drift",
-        f"Steps get {'slower' if slower else 'faster'} during the run: the last third takes "
+        f"Steps get {course} during the run: the last third takes "
         f"{last_s / first_s:.2f} times as long as the first, so one figure describes neither.",
         (
             f"first third: {format_duration(first_s)}, last third: {format_duration(last_s)} "
