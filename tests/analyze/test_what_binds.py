@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asynchronous_device import AsynchronousLoop, played
@@ -13,7 +14,7 @@ from written_tables import step, write_tables
 from stepscope.analyze.bottleneck_shares import compute_s, wait_share
 from stepscope.analyze.findings import findings_of
 from stepscope.analyze.sweep_summary import metrics
-from stepscope.analyze.what_binds import binding_steps, device_time
+from stepscope.analyze.what_binds import about_device, binding_steps, device_time
 
 READ = ("synchronising read", "train.py:20", "loss.item()")
 SCALER = ("synchronising read", "train.py:21", "scaler.step(optimizer)")
@@ -186,3 +187,5 @@ def test_before_the_device_had_its_time_outside_the_phases_nothing_is_said(tmp_p
     found = device_time(run.steps, [])
     assert found is not None
     assert (found["bound_by"], found["waits"]) == (None, None)
+    older: Any = {"phases": found["phases"], "issue_s": 1.0, "bound_by": "host"}
+    assert about_device(older) == ""

@@ -231,7 +231,7 @@ _HIDDEN = {
 
 def about_device(device: DeviceTime) -> str:
     """Return a sentence on what binds a training on a device; empty if that is unknown."""
-    waits, hidden = device["waits"], device["hidden"]
+    waits, hidden = device.get("waits"), device.get("hidden")  # not in folders before 0.2
     if waits is None or device["bound_by"] is None:
         return ""
     if device["bound_by"] != "device":
