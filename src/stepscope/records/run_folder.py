@@ -43,9 +43,9 @@ class RecordFolder(Generic[Record]):
     INFO: ClassVar[str]
     FILES: ClassVar[Mapping[str, str]] = {}  # besides, with their first content
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
         self._path = path
-        self._descriptor: int | None = None
+        self._descriptor = descriptor  # by which it is followed, if it is open already
 
     @property
     def path(self) -> Path:

@@ -28,6 +28,7 @@ from stepscope.meter.clock import now_ns, seconds
 from stepscope.records.csv_log import file_identity
 
 if TYPE_CHECKING:
+    from stepscope.records.run_folder import RunFolder
     from stepscope.records.types import (
         DeviceMemoryMessage,
         LoaderArguments,
@@ -57,6 +58,17 @@ class _Attachment:
     stacks: int | None = None  # the file for stacks
     heartbeat: Heartbeat | None = None
     ended: bool = False
+    directory: int = -1  # the run folder, which may be renamed before torch is imported
+
+    def __post_init__(self) -> None:
+        self.directory = os.open(self.request["folder"], os.O_RDONLY)
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run folder, where it is now."""
+        from stepscope.records.run_folder import RunFolder
+
+        return RunFolder(Path(self.request["folder"]), self.directory)
 
     def begin(self) -> None:
         """Install the hooks, right after torch was imported."""
@@ -66,7 +78,7 @@ class _Attachment:
 
             asked = self.request
             tracer = Tracer(
-                Path(asked["folder"]),
+                self.folder.path,
                 asked["origin_ns"],
                 max_steps=asked["max_steps"],
                 layers_steps=asked["layers"],
@@ -91,10 +103,8 @@ class _Attachment:
             self.trouble = error
 
     def _record_event(self, event: str, **fields: Any) -> None:
-        from stepscope.records.run_folder import RunFolder
-
         time_s = seconds(now_ns() - self.request["origin_ns"])
-        RunFolder(Path(self.request["folder"])).add_event(event, time_s, **fields)
+        self.folder.add_event(event, time_s, **fields)
 
     def _record_loader(self, record: LoaderRecord) -> None:
         """Record a loader at once: the script may be killed later."""
