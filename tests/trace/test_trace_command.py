@@ -500,3 +500,22 @@ def test_a_script_does_not_outlive_whoever_watches_it(person: Person) -> None:
     running.kill()
     running.communicate(timeout=30)
     wait_until(lambda: not script.is_running() or script.status() == psutil.STATUS_ZOMBIE, 20)
+
+
+RENAMES = """
+import os
+os.rename(os.path.realpath("runs/latest"), "runs/renamed")
+import torch
+network = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for batch in torch.utils.data.DataLoader(torch.ones(12, 3), batch_size=3):
+    network(batch).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the new name is read from /proc")
+def test_a_script_whose_run_folder_is_renamed_is_recorded(person: Person) -> None:
+    answer = person.stepscope("trace", person.write(RENAMES), warm=False)
+    assert answer.code == 0, answer.err
+    assert len(load_run(person.folder / "runs" / "renamed").steps) == 4
