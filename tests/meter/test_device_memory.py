@@ -87,13 +87,22 @@ def test_a_cpu_has_no_pool_beside_the_hosts():
     assert isinstance(device_memory_of(torch.device("mps"), BEFORE), MpsMemory)
 
 
-def test_while_a_run_goes_on_only_what_is_reserved_is_asked_for():
+def test_a_peak_that_the_script_resets_is_kept(monkeypatch):
+    memory = ScriptedMemory()
+    pool = DevicePool(memory)
+    monkeypatch.setattr(memory, "peak_reserved_bytes", lambda: 900 * MIB)
+    pool.now()
+    monkeypatch.setattr(memory, "peak_reserved_bytes", lambda: 100 * MIB)
+    assert pool.at_end()["peak_bytes"] == (300 + 900) * MIB
+
+
+def test_while_a_run_goes_on_only_the_allocators_counts_are_asked_for():
     memory = ScriptedMemory()
     pool = DevicePool(memory)
     memory.asked.clear()
     sent = [pool.now(), pool.now()]
     assert sent[0] == {"type": "device_memory", "bytes": 364 * MIB, "unified": False}
-    assert memory.asked == ["reserved", "reserved"]
+    assert memory.asked == ["reserved", "peak"] * 2
     memory.context_bytes += 10 * MIB  # kernels that were loaded meanwhile
     assert pool.at_end() == {"peak_bytes": 375 * MIB, "context_bytes": 310 * MIB}
 

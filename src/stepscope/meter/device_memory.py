@@ -155,6 +155,7 @@ class DevicePool:
 
     memory: DeviceMemory
     _context: Context = field(init=False)
+    _peak_bytes: int = 0  # the largest peak read: a script may reset the allocator's
 
     def __post_init__(self) -> None:
         self._context = self.memory.context()
@@ -162,6 +163,7 @@ class DevicePool:
     def now(self) -> DeviceMemoryMessage:
         """Return the message with the current size of the pool. Never waits."""
         held_bytes = self._context.bytes + self.memory.reserved_bytes()
+        self._peak_bytes = max(self._peak_bytes, self.memory.peak_reserved_bytes())
         return {"type": "device_memory", "bytes": held_bytes, "unified": self.memory.unified}
 
     def at_end(self) -> DeviceMemoryPeak:
@@ -170,7 +172,8 @@ class DevicePool:
             # A failed device does not answer; the earlier value holds.
             with contextlib.suppress(RuntimeError):
                 self._context = max(self._context, self.memory.context(), key=lambda c: c.bytes)
+        peak_bytes = max(self._peak_bytes, self.memory.peak_reserved_bytes())
         return {
-            "peak_bytes": self._context.bytes + self.memory.peak_reserved_bytes(),
+            "peak_bytes": self._context.bytes + peak_bytes,
             "context_bytes": self._context.bytes,
         }

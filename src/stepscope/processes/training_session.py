@@ -19,7 +19,7 @@ from stepscope.hardware.process_memory import trimmed_resident_bytes
 from stepscope.memory_forecast.fit_check import FitCheck, check_fit, require_fit
 from stepscope.meter.clock import now_ns, other_clock_ns, seconds
 from stepscope.meter.device_memory import DevicePool, device_memory_of, host_memory
-from stepscope.meter.device_timeline import queue_of
+from stepscope.meter.device_timeline import queue_of, why_no_timeline
 from stepscope.meter.step_meter import StepMeter, measure_overhead
 from stepscope.meter.step_rows import DATA, TRANSFER, EpochTiming, epoch_values
 from stepscope.records import schema
@@ -147,6 +147,8 @@ def _train(
                 process_group.world_size,
             )
             queue = queue_of(job.device)
+            if queue is None and job.device.type != "cpu":
+                result["absent"]["device"] = why_no_timeline(job.device.type)
             meter = StepMeter(steps, messages.origin_ns, queue, recorder.step, recorder.batch)
             network = process_group.wrap(job.spec, job.model, data_dir, meter.gradients_ready)
             job = replace(job, network=network)
@@ -176,10 +178,14 @@ def _train(
                 checkpoints.complete()
             finally:
                 meter.flush()  # record all steps, however the run ended
+                seen = seen_inside(inside, spec, counters)
+                if queue is not None and queue.trouble is not None:
+                    result["absent"]["device_events"] = queue.trouble
                 result = {
                     "instrument": measure_overhead(meter),
                     "requests": split_loaders.requests_of(job.buckets.values()),
-                    **seen_inside(inside, spec, counters),
+                    **seen,
+                    "absent": {**result["absent"], **seen["absent"]},
                 }
     except Exception as error:
         return result, error
