@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from whole_records import whole_event
 from written_runs import write_run, write_runs, write_steps, write_sweep
 
 from stepscope.analyze.comparison import compare
@@ -254,7 +255,7 @@ def test_runs_that_lost_loader_workers_are_counted(tmp_path: Path) -> None:
     info = json.loads((sweep / "sweep.json").read_text())
     one, other, *_ = [trial for trial in info["trials"] if trial["values"] == {"workers": 2}]
     one["metrics"]["workers_lost"] = 1
-    event = {"time_s": 1.0, "event": "workers_fallback", "from": 2, "to": 1}
+    event = whole_event({"time_s": 1.0, "event": "workers_fallback", "from": 2, "to": 1})
     (sweep / other["run"] / "events.jsonl").write_text(json.dumps(event) + "\n")
     (sweep / "sweep.json").write_text(json.dumps(info))
     found = compared(sweep)
@@ -480,7 +481,11 @@ def test_settings_are_compared_within_a_kind_and_not_across(tmp_path: Path) -> N
 
 def test_nodes_that_are_alike_or_were_to_be_mixed_are_not_told_apart(tmp_path: Path) -> None:
     alike = swept_on(tmp_path / "alike", ["fast machine"] * 3)
-    mixed = swept_on(tmp_path / "mixed", ["fast machine", "slow machine"], on={"mix_nodes": True})
+    mixed = swept_on(
+        tmp_path / "mixed",
+        ["fast machine", "slow machine"],
+        on={"runner": "ray", "mix_nodes": True},
+    )
     for sweep in (alike, mixed):
         assert by_node_kind(sweep) == sweep
         assert [row["values"] for row in rows_of(sweep)] == [{"workers": 0}, {"workers": 1}]

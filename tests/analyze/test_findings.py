@@ -456,7 +456,7 @@ def test_what_went_wrong_on_the_way_is_told(tmp_path: Path) -> None:
         | {"split": "train", "reason": "a worker was killed"},
         {"time_s": 2, "event": "bad_sample", "path": "a.jpg", "reason": "cut short"},
         {"time_s": 3, "event": "requests_retried", "split": "train", "retries": 3}
-        | {"waited_s": 0.5, "reasons": ["503"]},
+        | {"waited_s": 0.5, "reasons": {"503": 3}},
     ]
     found = Planted(tmp_path, events=events).findings()
     assert list(found) == ["lost_workers", "bad_samples", "retried_requests"]

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from whole_records import whole, whole_run
 from written_tables import write_table
+
+from stepscope.records.types import SweepRecord
 
 ENVIRONMENT = {"hostname": "board", "cpu": "A57", "torch": "2.13.0", "threads": 2, "device": "cpu"}
 SPEC = {"model": "lenet", "data": "shapes", "workers": 0, "batch_size": 64, "seed": 0}
@@ -34,7 +37,7 @@ def write_run(path: Path, samples_per_s: float | None = 100.0, **changes: Any) -
             **changes.get("summary", {}),
         },
     }
-    (path / "run.json").write_text(json.dumps(info))
+    (path / "run.json").write_text(json.dumps(whole_run(info)))
     if "steps" in changes:
         write_steps(path, changes["steps"])
     return path
@@ -106,5 +109,5 @@ def write_sweep(
         "trials": trials,
         **changes,
     }
-    (path / "sweep.json").write_text(json.dumps(info))
+    (path / "sweep.json").write_text(json.dumps(whole(SweepRecord, info)))
     return path

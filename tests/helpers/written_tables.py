@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from whole_records import whole_event, whole_run
+
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 
 Rows = Sequence[dict[str, Any]]
 STARTED_UNIX_S = 1_750_000_000.0
+
+
+_NO_PHASES = {f"{phase}_s": 0.0 for phase in schema.PHASES}
 
 
 def step(number: int, **changes: Any) -> dict[str, Any]:
@@ -52,17 +57,21 @@ def write_tables(
     folder.mkdir(parents=True, exist_ok=True)
     about = {"schema": 1, "name": "by-hand", "kind": "run", "status": schema.COMPLETED}
     begun = {"started_unix_s": STARTED_UNIX_S}
-    (folder / schema.RUN).write_text(json.dumps({**about, **begun, **info}))
+    record = whole_run({**about, **begun, **info})
+    (folder / schema.RUN).write_text(json.dumps(record))
     tables = {schema.STEPS: steps, schema.EPOCHS: epochs, schema.TELEMETRY: telemetry}
     for file, rows in tables.items():
         write_table(folder, file, rows)
-    (folder / schema.EVENTS).write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    lines = [f"{json.dumps(whole_event(event))}\n" for event in events]
+    (folder / schema.EVENTS).write_text("".join(lines))
     return load_run(folder)
 
 
 def write_table(folder: Path, file: str, rows: Rows) -> None:
     """Write one table of a run; what a row does not have is unknown."""
     columns = schema.COLUMNS[file]
+    if file == schema.STEPS:
+        rows = [{**(_NO_PHASES if row.get("detail") == "full" else {}), **row} for row in rows]
     lines = [",".join(_field(row.get(name)) for name in columns) for row in rows]
     (folder / file).write_text("\n".join([",".join(columns), *lines]) + "\n")
 

@@ -91,14 +91,14 @@ def test_an_event_that_finds_no_room_is_an_error_and_not_a_silence(run_path: Pat
         """
 folder = RunFolder(path)
 fill_the_disk()
-folder.add_event("checkpoint", 1.0)
+folder.add_event("torch_ready", 1.0)
 print(json.dumps(attempt(lambda: folder.add_event("fault", 2.0, traceback="x" * 5000))))
 """,
         run_path,
     )
     assert (said["code"], said["kind"]) == (5, "MachineError")
     assert "events.jsonl" in said["text"]
-    assert [event["event"] for event in run_reader.load_run(run_path).events] == ["checkpoint"]
+    assert [event["event"] for event in run_reader.load_run(run_path).events] == ["torch_ready"]
 
 
 def test_a_run_on_a_full_disk_can_still_say_how_it_ended(run_path: Path) -> None:

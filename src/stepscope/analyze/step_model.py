@@ -211,7 +211,7 @@ def restart_s(view: RunView) -> float:
         if step == 1 and data_s is not None:
             waits_s[epoch] = max(0.0, data_s - usual_s)
     return sum(
-        row["loader_start_s"] + row["loader_stop_s"] + waits_s[row["epoch"]]
+        (row["loader_start_s"] or 0.0) + (row["loader_stop_s"] or 0.0) + waits_s[row["epoch"]]
         for row in view.trained[1:]
         if row["total_s"]
     )

@@ -23,6 +23,7 @@ from stepscope.errors import DISK_FULL_ERRNOS, MachineError, RequestError, disk_
 from stepscope.files import parse_json, replace_file, sync_and_move
 from stepscope.records import schema
 from stepscope.records.csv_log import write_all
+from stepscope.records.record_validation import UnfitError, clean, validated
 from stepscope.records.types import RecordedSpec, RunRecord
 
 # --- Record folders
@@ -296,8 +297,14 @@ def _new_run(name: str, kind: str, spec: RecordedSpec) -> dict[str, Any]:
 # --- Reading
 
 
-def read_record(path: str | Path, name: str, what: str) -> tuple[Path, Any]:
-    """Read the record in a folder, or named by its file; return folder and content."""
+def read_record(
+    path: str | Path, name: str, kind: type[Record], defaults: Mapping[str, object]
+) -> tuple[Path, Record, list[str]]:
+    """Read the record in a folder, or named by its file; `defaults` are for what it lacks.
+
+    Return the folder, the record as its type has it, and what was left out since it did not fit.
+    """
+    what = name.removesuffix(".json")
     folder = Path(path)
     if folder.name == name:
         folder = folder.parent
@@ -309,7 +316,7 @@ def read_record(path: str | Path, name: str, what: str) -> tuple[Path, Any]:
             f"Give the folder that a {what} printed at its end, such as runs/latest."
         ) from None
     except (OSError, ValueError) as error:
-        raise RequestError(f"cannot read {folder / name}: {error}") from error
+        raise RequestError(f"cannot read {folder / name}: {clean(str(error))}") from error
     if not isinstance(info, dict) or not isinstance(info.get("schema"), int):
         raise RequestError(f"{folder / name} is not the record of a {what}: it has no `schema`.")
     if info["schema"] > schema.SCHEMA:
@@ -317,4 +324,13 @@ def read_record(path: str | Path, name: str, what: str) -> tuple[Path, Any]:
             f"{folder} was written by a newer stepscope (schema {info['schema']}, this one reads "
             f"up to {schema.SCHEMA}). Update stepscope to read it."
         )
-    return folder.resolve(), info
+    folder = folder.resolve()
+    usual = {"id": folder.name, "name": folder.name, "kind": what, "status": schema.UNKNOWN}
+    known = {key: value for key, value in info.items() if value is not None}
+    try:
+        record, left_out = validated(kind, {**usual, **defaults, **known})
+    except UnfitError as error:
+        raise RequestError(
+            f"{folder / name} is damaged: {error}. Restore it from a copy, or run it again."
+        ) from None
+    return folder, record, [f"{name}: left out {each}" for each in left_out]

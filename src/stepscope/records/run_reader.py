@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast, get_args
+
+from typing_extensions import get_type_hints
 
 from stepscope.files import parse_json
 from stepscope.records import schema
+from stepscope.records.record_validation import validated
 from stepscope.records.run_folder import read_record
 from stepscope.records.table import Table, read_table
 from stepscope.records.throttled_steps import mark_throttled, throttled_times, watched_sources
-from stepscope.records.types import EpochRow, RecordedSpec, RunEvent, RunRecord, Summary
+from stepscope.records.types import EpochRow, OtherEvent, RecordedSpec, RunEvent, RunRecord, Summary
+
+EMPTY_RUN: dict[str, object] = {"spec": {}, "environment": {}, "instrument": {}, "summary": {}}
 
 
 @dataclass(frozen=True)
@@ -23,17 +28,18 @@ class Run:
 
     path: Path
     info: RunRecord = field(repr=False)
+    left_out: Sequence[str] = field(default=(), repr=False, compare=False)
     read: Callable[[Path], Table] = field(default=read_table, repr=False, compare=False)
 
     @property
     def status(self) -> str:
         """The status of the run: running, completed, interrupted, out_of_memory, failed."""
-        return str(self.info.get("status"))
+        return self.info["status"]
 
     @property
     def summary(self) -> Summary:
         """The summary; empty until the run is closed."""
-        return self.info.get("summary") or {}
+        return self.info["summary"]
 
     def with_summary(self, summary: Summary) -> Run:
         """Return the run with another summary; tables that were read are not read again."""
@@ -45,7 +51,7 @@ class Run:
     @property
     def spec(self) -> RecordedSpec:
         """The settings as a plain mapping, whatever version wrote them."""
-        return self.info.get("spec") or {}
+        return self.info["spec"]
 
     @cached_property
     def steps(self) -> Table:
@@ -60,7 +66,8 @@ class Run:
 
     def epoch_rows(self, *splits: str) -> list[EpochRow]:
         """Return the rows of `epochs`, of these splits or of all."""
-        rows = cast("Iterator[EpochRow]", self.epochs.rows())
+        unknown = dict.fromkeys(schema.EPOCH_COLUMNS)  # where the file lacks a column
+        rows = (cast("EpochRow", {**unknown, **row}) for row in self.epochs.rows())
         return [row for row in rows if not splits or row["split"] in splits]
 
     @cached_property
@@ -75,7 +82,7 @@ class Run:
 
     @cached_property
     def events(self) -> list[RunEvent]:
-        """Events with their times; a line without a kind or a time is left out."""
+        """Events with their times; a line that is not an event of its kind is left out."""
         return list(_read_events(self.path / schema.EVENTS))
 
     @cached_property
@@ -89,7 +96,7 @@ class Run:
 
 def load_run(path: str | Path, read: Callable[[Path], Table] = read_table) -> Run:
     """Open a run folder (or a link to one, such as `runs/latest`); `read` reads its tables."""
-    return Run(*read_record(path, schema.RUN, "run"), read)
+    return Run(*read_record(path, schema.RUN, RunRecord, EMPTY_RUN), read)
 
 
 def rank_folders(run: Path, world_size: int | None = None) -> list[Path]:
@@ -103,11 +110,13 @@ def _read_events(path: Path) -> Iterator[RunEvent]:
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            event = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and isinstance(event.get("event"), str):
-            time_s = event.get("time_s")
-            if isinstance(time_s, int | float) and math.isfinite(time_s):
-                yield cast("RunEvent", event)
+        with contextlib.suppress(ValueError):  # a line cut by a kill among them
+            event = validated(OtherEvent, parse_json(line))[0]
+            yield validated(events_by_name().get(event["event"], OtherEvent), event)[0]
+
+
+@cache
+def events_by_name() -> dict[str, Any]:
+    """Return the type of each kind of event by its name."""
+    kinds = (kind for group in get_args(RunEvent) for kind in (get_args(group) or (group,)))
+    return {get_args(get_type_hints(kind)["event"])[0]: kind for kind in kinds}

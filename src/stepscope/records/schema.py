@@ -31,6 +31,7 @@ COMPLETED = "completed"
 INTERRUPTED = "interrupted"
 OUT_OF_MEMORY = "out_of_memory"
 FAILED = "failed"
+UNKNOWN = "unknown"  # of a record that does not say
 
 # The detail of a step. Only full ones have phases.
 FULL = "full"
@@ -60,6 +61,13 @@ TELEMETRY_COLUMNS = (
     *("device_percent", "device_mhz", "power_w", "temperature_c", "machine_cpu_s"),
 )
 ENERGY_COLUMNS = ("time_s", "sensor", "energy_j", "power_w")
+# What every row of a table has; one without it is left out.
+ALWAYS_KNOWN = {
+    STEPS: ("epoch", "step", "step_s"),
+    EPOCHS: ("epoch", "split"),
+    TELEMETRY: ("time_s",),
+    ENERGY: ("time_s", "sensor"),
+}
 COLUMNS = {
     STEPS: STEP_COLUMNS,
     EPOCHS: EPOCH_COLUMNS,
@@ -77,4 +85,5 @@ WHOLE_NUMBERS = frozenset(
 )
 WORDS = frozenset({"split", "detail", "sensor"})
 THROTTLED = "throttled"  # a column of frames, computed from the events
+MAY_BE_INFINITE = frozenset({"loss"})  # of a training that diverges
 YES_OR_NO = frozenset({THROTTLED})

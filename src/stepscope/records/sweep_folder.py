@@ -46,12 +46,16 @@ class Trial:
         return self.status in (schema.PENDING, schema.RUNNING, schema.INTERRUPTED)
 
 
+EMPTY_SWEEP: dict[str, object] = {"mode": "train"}
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A recorded sweep."""
 
     path: Path
     info: SweepRecord = field(repr=False)
+    left_out: Sequence[str] = field(default=(), repr=False, compare=False)
 
     @property
     def trials(self) -> list[Trial]:
@@ -99,12 +103,13 @@ def is_sweep(path: Path) -> bool:
 
 def load_sweep(path: str | Path) -> Sweep:
     """Open a sweep folder."""
-    folder, info = read_record(path, schema.SWEEP, "sweep")
-    trials = info.get("trials")
-    if not isinstance(trials, list) or not all(map(_is_trial, trials)):
-        file = folder / schema.SWEEP
-        raise RequestError(f"{file} is not the record of a sweep: it has no valid `trials`.")
-    return Sweep(folder, info)
+    folder, info, left_out = read_record(path, schema.SWEEP, SweepRecord, EMPTY_SWEEP)
+    for place, each in enumerate(info["trials"]):
+        run = each.get("run")  # a path outside is not the sweep's to write or remove
+        inside = run is None or (run.startswith(f"{schema.TRIALS}/") and ".." not in run)
+        if not 0 <= each["index"] < len(info["trials"]) or not inside:
+            raise RequestError(f"{folder / schema.SWEEP} is damaged: trials[{place}] is not valid.")
+    return Sweep(folder, info, left_out)
 
 
 def command_of(kind: str) -> str:
@@ -115,17 +120,10 @@ def command_of(kind: str) -> str:
 def load_sweep_of(path: str | Path, kind: str) -> Sweep:
     """Open a sweep folder of one kind, which is named like the command that makes it."""
     sweep = load_sweep(path)
-    found = str(sweep.info.get("kind"))
+    found = sweep.info["kind"]
     if found != kind:
         raise RequestError(
             f"{sweep.path} was made by `stepscope {command_of(found)}`, "
             f"not by `stepscope {command_of(kind)}`."
         )
     return sweep
-
-
-def _is_trial(found: Any) -> bool:
-    if not isinstance(found, dict) or not {"index", "values", "repeat"} <= found.keys():
-        return False
-    run = found.get("run")  # a path outside is not the sweep's to write or remove
-    return run is None or (str(run).startswith(f"{schema.TRIALS}/") and ".." not in str(run))

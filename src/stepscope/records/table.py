@@ -5,6 +5,7 @@ A table can also be had as a pandas or Polars data frame.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stepscope.errors import MissingExtraError
 from stepscope.records import schema
+from stepscope.records.record_validation import MOST
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped, unused-ignore]
@@ -100,24 +102,34 @@ def _kind(column: str, whole: Any, word: Any, yes_or_no: Any, number: Any) -> An
 class _Column:
     """A column being read: an array of numbers until a value is unknown."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, always_known: bool) -> None:
+        self.name = name
+        self._always_known = always_known
         self.values: Any
         self._to: Callable[[str], Any]
         if name in schema.WORDS:
             known: dict[str, str] = {}  # one object for each distinct word
             self.values, self._to = [], lambda text: known.setdefault(text, text)
         elif name in schema.WHOLE_NUMBERS:
-            self.values, self._to = Numbers("q"), int
+            self._typecode, self._to = "q", int
         else:
-            self.values, self._to = Numbers("d"), float
+            self._typecode, self._to = "d", float
+        if name not in schema.WORDS:
+            self.values = Numbers(self._typecode)
 
     def read(self, fields: Sequence[str]) -> Any:
         """Convert fields; raise ValueError if one is neither empty nor of the column's kind."""
-        if "" not in fields and isinstance(self.values, Numbers):
-            return Numbers(self.values.typecode, map(self._to, fields))
-        if not any(fields):
-            return [None] * len(fields)
-        return [self._to(field) if field else None for field in fields]
+        if self._always_known and "" in fields:
+            raise ValueError(f"{self.name} is unknown")
+        if self.name in schema.WORDS:
+            return [self._to(field) if field else None for field in fields]
+        known = Numbers(self._typecode, map(self._to, filter(None, fields)))
+        if not math.hypot(*known) <= MOST and self.name not in schema.MAY_BE_INFINITE:
+            raise ValueError(f"{self.name} is out of range")
+        if len(known) == len(fields) and isinstance(self.values, Numbers):
+            return known
+        numbers = iter(known)
+        return [next(numbers) if field else None for field in fields]
 
     def take(self, values: Any) -> None:
         """Append values."""
@@ -159,12 +171,18 @@ class GrowingTable:
             lines = _whole_lines(file)
             if not self._header:
                 self._header = self._decode(list(islice(lines, 1)) or [b""])[0].split(",")
-                self._columns = [_Column(name) for name in self._header]
+                known = schema.ALWAYS_KNOWN.get(self._path.name, ())
+                self._columns = [_Column(name, always_known=name in known) for name in self._header]
+            needed = {*schema.ALWAYS_KNOWN.get(self._path.name, ())}
+            if self._path.name == schema.STEPS:
+                needed |= {f"{phase}_s" for phase in schema.PHASES}
+            lacks = needed - set(self._header)
             if self._header == [""]:
                 self._forget()
                 return Table({})
             while some := list(islice(lines, _ROWS_AT_ONCE)):
-                self._cut_lines += _take(self._columns, self._decode(some))
+                read = self._decode(some)
+                self._cut_lines += len(read) if lacks else _take(self._columns, read)
         values = (column.values for column in self._columns)
         return Table(dict(zip(self._header, values, strict=True)), cut_lines=self._cut_lines)
 
@@ -208,9 +226,22 @@ def _read(columns: list[_Column], lines: list[str]) -> list[Any]:
     # One split for many lines saves a list for each.
     fields = ",".join(lines).split(",")
     try:
-        return [column.read(fields[at::count]) for at, column in enumerate(columns)]
+        read = [column.read(fields[at::count]) for at, column in enumerate(columns)]
     except OverflowError as error:
         raise ValueError("a whole number that no counter reaches") from error
+    _check_phases({column.name: values for column, values in zip(columns, read, strict=True)})
+    return read
+
+
+def _check_phases(read: Mapping[str, Sequence[Any]]) -> None:
+    """Raise ValueError if a step of full detail lacks a phase."""
+    for phase in schema.PHASES:
+        values = read.get(f"{phase}_s", ())
+        if isinstance(values, list) and any(
+            value is None and detail == schema.FULL
+            for value, detail in zip(values, read.get("detail", ()), strict=False)
+        ):
+            raise ValueError(f"a full step without its {phase} time")
 
 
 def _is_whole(columns: list[_Column], line: str) -> bool:

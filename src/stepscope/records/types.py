@@ -7,7 +7,7 @@ is `| None`. JSON Schemas are generated from these types (`tools/json_schemas.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, final
+from typing import Annotated, Any, Literal, TypeAlias, final
 
 from typing_extensions import NotRequired, Required, TypedDict
 
@@ -25,7 +25,29 @@ class FolderRecord(TypedDict):
     kind: str
     status: str
     reason: str | None
-    started_unix_s: float
+    started_unix_s: float | None
+
+
+class ReadSettings(TypedDict, total=False):
+    """The settings that reports read; the others of a run are shown as they are."""
+
+    name: str | None
+    model: str | None
+    data: str | None
+    device: str | None
+    energy: str
+    page_cache: str
+    script: str | None
+    module: str | None
+    arguments: list[str]
+    loader: LoaderArguments | None
+    batch_size: int | None
+    workers: int | None
+    prefetch: int | None
+    accumulate: int
+    processes: int
+    drop_epochs: int
+    layers: int
 
 
 class RunRecord(FolderRecord):
@@ -36,7 +58,7 @@ class RunRecord(FolderRecord):
 
     name: str
     process: int | None
-    spec: RecordedSpec
+    spec: Annotated[RecordedSpec, ReadSettings]
     environment: Environment
     instrument: Instrument
     summary: Summary
@@ -275,8 +297,20 @@ class ScriptFigures(TypedDict, total=False):
     compilation: CompileFigures | None
 
 
+WallPart: TypeAlias = Literal[
+    "imports",
+    "preparation",
+    "first batch",
+    "training",
+    "evaluation",
+    "checkpoints",
+    "gaps",
+    "shutdown",
+]
+
+
 class WallSpan(TypedDict):
-    part: str
+    part: Annotated[str, WallPart]
     start_s: float
     total_s: float
 
@@ -290,7 +324,7 @@ class Verdict(TypedDict):
     text: str
     cause: str
     expected_speedup: float | None
-    interval: list[float] | None
+    interval: Annotated[list[float], tuple[float, float]] | None
     command: str | None
 
 
@@ -309,9 +343,9 @@ class Summary(ScriptFigures, total=False):
     samples_per_s: float | None
     accounted_share: float | None
     unattributed_share: float | None
-    phases: dict[str, PhaseTime] | None
+    phases: Annotated[dict[str, PhaseTime], RecordedPhases] | None
     device: DeviceTime | None
-    communication: PhaseTime | None
+    communication: Annotated[PhaseTime, RecordedPhaseTime] | None
     off_blocks: OffBlockCost | None
     train_accuracy: float | None
     test_accuracy: float | None
@@ -361,6 +395,26 @@ class HiddenTime(TypedDict):
     code: str | None
 
 
+class RecordedPhaseTime(PhaseTime):
+    """The time of a phase in a record: all of its figures."""
+
+    total_s: Required[float]  # type: ignore[misc]
+    median_s: Required[float]  # type: ignore[misc]
+    p95_s: Required[float]  # type: ignore[misc]
+    p99_s: Required[float]  # type: ignore[misc]
+
+
+class RecordedPhases(TypedDict):
+    """The phases of a step in a record: all of them."""
+
+    data: RecordedPhaseTime
+    transfer: RecordedPhaseTime
+    forward: RecordedPhaseTime
+    backward: RecordedPhaseTime
+    optimizer: RecordedPhaseTime
+    other: RecordedPhaseTime
+
+
 class DeviceTime(TypedDict):
     """The time of an asynchronous device, by phase and `idle`.
 
@@ -368,7 +422,7 @@ class DeviceTime(TypedDict):
     in which it was idle, by what the host did: waiting for `data`, other work, launching.
     """
 
-    phases: dict[str, PhaseTime]
+    phases: dict[str, Annotated[PhaseTime, RecordedPhaseTime]]
     issue_s: float
     bound_by: str | None
     waits: dict[str, float] | None
@@ -630,7 +684,7 @@ class PhaseEnergy(TypedDict):
 
     joules: float | None
     how: str | None
-    interval: list[float] | None
+    interval: Annotated[list[float], tuple[float, float]] | None
     reason: str | None
 
 
@@ -740,6 +794,12 @@ _Fallback = TypedDict(
     {"from": int, "to": int, "split": str, "epoch": int, "batch": int, "reason": str},
 )
 _MaybeFromTo = TypedDict("_MaybeFromTo", {"from": float | None, "to": float | None}, total=False)
+
+
+class OtherEvent(_Timed):
+    """An event of any kind: another version may write more."""
+
+    event: str
 
 
 class ResumeEvent(_Timed):

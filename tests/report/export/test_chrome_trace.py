@@ -237,8 +237,8 @@ def test_telemetry_becomes_counters_and_unknown_is_left_out(recorded):
 
 def test_what_happened_is_shown_when_it_happened(recorded):
     happened = [
-        '{"time_s": 3.5, "event": "fault", "traceback": "a \\"word\\"\\n\\u00e9", "of": [NaN]}',
-        '{"time_s": 2.5, "event": "checkpoint", "step": 3}',
+        '{"time_s": 3.5, "event": "fault", "traceback": "a \\"word\\"\\n\\u00e9", "of": [1]}',
+        '{"time_s": 2.5, "event": "checkpoint", "step": 3, "stage": 1, "took_s": 0.1}',
         '{"time_s": "soon", "event": "nonsense"}',
         '{"time_s": NaN, "event": "nonsense"}',
         '{"event": "nonsense"}',
@@ -252,12 +252,14 @@ def test_what_happened_is_shown_when_it_happened(recorded):
         ("checkpoint", 2_500_000),
         ("fault", 3_500_000),
     ]
-    assert shown[1]["args"] == {"traceback": 'a "word"\né', "of": ["NaN"]}
+    assert shown[1]["args"] == {"traceback": 'a "word"\né', "of": [1]}
 
 
 def test_each_rank_is_a_process(recorded):
     device = {"idle_device_s": 0.01}
-    run = recorded([step(1, 2.0, samples=64)], happened=['{"time_s": 1, "event": "resume"}'])
+    run = recorded(
+        [step(1, 2.0, samples=64)], happened=['{"time_s": 1, "event": "resume", "after": "failed"}']
+    )
     for rank in (0, 1, 10):
         recorded([step(1, 2.0 + rank, **device)], rank=rank, telemetry=[{"time_s": 1.0}])
     (run.path / "ranks" / "notes").mkdir()

@@ -109,7 +109,9 @@ def test_the_note_on_other_is_the_longest_that_fits(ended, findings, code, activ
 
 def test_a_note_is_never_cut_within_a_word(ended, findings):
     long = {"kind": "transform", "line": None, "share": 0.7, "samples": 9}
-    loader = {"parts": [{**long, "name": "AugmentEverything with_a_very_long_name of words"}]}
+    loader = {"samples": 9, "slow_share": 0.0, "slow_samples": []}
+    loader |= {"sample_s": None, "median_sample_s": None}
+    loader |= {"parts": [{**long, "name": "AugmentEverything with_a_very_long_name of words"}]}
     text = printed(ended(loader=loader))
     (line,) = [each for each in text.splitlines() if each.startswith("  data")]
     assert line.endswith("  AugmentEverything …")

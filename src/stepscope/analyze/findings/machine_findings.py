@@ -112,7 +112,7 @@ def _at_ends_of_epochs(view: RunView) -> list[int]:
     times = [time_s for time_s, _ in sampled]
     ends = []
     for row in view.trained:
-        if row["total_s"] is None:
+        if row["start_s"] is None or row["total_s"] is None:
             continue
         first = bisect_left(times, row["start_s"])
         after = bisect_right(times, row["start_s"] + row["total_s"])

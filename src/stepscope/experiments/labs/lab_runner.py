@@ -93,9 +93,9 @@ def run_lab(sheet: Sheet, request: LabRequest, listener: SweepListener) -> LabAn
 
 def resume(path: Path, listener: SweepListener) -> LabAnswer:
     """Run the missing trials of an interrupted lab, in its folder."""
-    path, info = read_record(path, LabFolder.INFO, "lab")
-    sheet, requested = find_sheet(str(info.get("lab"))), info.get("ask")
-    if sheet is None or not requested:
+    path, info, _ = read_record(path, LabFolder.INFO, LabRecord, {})
+    sheet, requested = find_sheet(info["lab"]), info["ask"]
+    if sheet is None:
         raise RequestError(f"{path} has no recorded request. Start again: stepscope lab NAME")
     procedure = procedure_of(sheet)
     folder = LabFolder(path.resolve())

@@ -328,11 +328,11 @@ def phase_bar(figures: Summary) -> Chart:
 
 def epoch_marks(run: Run, panel: str = "") -> Iterator[ChartMark]:
     """Return loading and training of every training epoch."""
-    for row in run.epochs.rows():
+    for row in run.epoch_rows():
         if row["split"] == "train":
-            for part in ("loading", "training"):
-                if row[f"{part}_s"] is not None:
-                    yield ChartMark(str(row["epoch"]), row[f"{part}_s"], part, panel)
+            for part, took_s in (("loading", row["loading_s"]), ("training", row["training_s"])):
+                if took_s is not None:
+                    yield ChartMark(str(row["epoch"]), took_s, part, panel)
 
 
 def layers_chart(layers: list[LayerTime] | None) -> Chart:

@@ -19,7 +19,7 @@ _S_PER_HOUR = 3600
 
 def encode(run: Run) -> Iterator[tuple[str, int]]:
     """Yield the lines of the table, each with its number of rows."""
-    tests = [row for row in run.epochs.rows() if row["split"] == "test"]
+    tests = run.epoch_rows("test")
     if not tests:
         raise nothing_recorded(run, "test")
     if all(row["accuracy"] is None for row in tests):

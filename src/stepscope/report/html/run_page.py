@@ -92,6 +92,9 @@ def _reliability(run: Run, figures: Summary) -> Iterator[str]:
         cut = getattr(run, name.removesuffix(".csv")).cut_lines
         if cut:
             yield f"{name}: skipped {cut:,} unreadable line{'s' * (cut > 1)}."
+    if run.left_out:
+        more = f" and {len(run.left_out) - 1:,} more" if len(run.left_out) > 1 else ""
+        yield f"{run.left_out[0]}{more}."
 
 
 def about(run: Run) -> str:

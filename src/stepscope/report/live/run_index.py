@@ -7,15 +7,21 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stepscope.errors import RequestError
 from stepscope.records import schema
 from stepscope.records.run_folder import read_record
+from stepscope.records.run_reader import EMPTY_RUN
+from stepscope.records.sweep_folder import EMPTY_SWEEP
 from stepscope.records.types import RunRecord, SweepRecord
 
 Stamp = tuple[tuple[str, int, int], ...]
 
-_RECORDS = {schema.RUN: "run", schema.SWEEP: "sweep"}
+_RECORDS: dict[str, tuple[Any, Mapping[str, object]]] = {
+    schema.RUN: (RunRecord, EMPTY_RUN),
+    schema.SWEEP: (SweepRecord, EMPTY_SWEEP),
+}
 _TABLES = (schema.STEPS, schema.EPOCHS, schema.TELEMETRY, schema.EVENTS)
 _DEEPEST = 3  # levels of folders
 
@@ -142,8 +148,8 @@ class Library:
             file = schema.SWEEP if (folder / schema.SWEEP).exists() else schema.RUN
             info: RunRecord | SweepRecord | str
             try:
-                info = read_record(folder, file, _RECORDS[file])[1]
-            except (RequestError, RecursionError) as error:
+                info = read_record(folder, file, *_RECORDS[file])[1]
+            except RequestError as error:
                 info = str(error)
             known = self._known[folder] = (record, info)
         changed_ns = max(at_ns for _, at_ns, _ in stamp)
@@ -155,5 +161,5 @@ def _stamp_of(files: Mapping[Path, os.stat_result]) -> Stamp:
 
 
 def _started_unix_s(entry: RunEntry) -> float:
-    started = None if isinstance(entry.info, str) else entry.info.get("started_unix_s")
-    return float(started) if isinstance(started, int | float) else entry.changed_unix_s
+    started = None if isinstance(entry.info, str) else entry.info["started_unix_s"]
+    return entry.changed_unix_s if started is None else started
