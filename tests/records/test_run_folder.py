@@ -214,11 +214,11 @@ def test_a_folder_that_is_renamed_while_it_is_held_is_found_again(out: Path) -> 
     made = make(out)
     with made.held():
         renamed = made.path.rename(out / "renamed")
-        made.add_event("checkpoint", 1.0)
+        made.add_event("torch_ready", 1.0)
         assert made.update_info(status=schema.COMPLETED)["status"] == "completed"
         assert made.path == renamed
     assert made.path == renamed, "afterwards too"
-    assert [event["event"] for event in load_run(renamed).events] == ["checkpoint"]
+    assert [event["event"] for event in load_run(renamed).events] == ["torch_ready"]
 
 
 def test_a_folder_that_is_removed_while_it_is_held_is_named(out: Path) -> None:

@@ -28,8 +28,8 @@ class Run:
 
     path: Path
     info: RunRecord = field(repr=False)
-    left_out: Sequence[str] = field(default=(), repr=False, compare=False)
     read: Callable[[Path], Table] = field(default=read_table, repr=False, compare=False)
+    left_out: Sequence[str] = field(default=(), repr=False, compare=False)
 
     @property
     def status(self) -> str:
@@ -96,7 +96,8 @@ class Run:
 
 def load_run(path: str | Path, read: Callable[[Path], Table] = read_table) -> Run:
     """Open a run folder (or a link to one, such as `runs/latest`); `read` reads its tables."""
-    return Run(*read_record(path, schema.RUN, RunRecord, EMPTY_RUN), read)
+    folder, info, left_out = read_record(path, schema.RUN, RunRecord, EMPTY_RUN)
+    return Run(folder, info, read, left_out)
 
 
 def rank_folders(run: Path, world_size: int | None = None) -> list[Path]:

@@ -345,7 +345,7 @@ class Summary(ScriptFigures, total=False):
     unattributed_share: float | None
     phases: Annotated[dict[str, PhaseTime], RecordedPhases] | None
     device: DeviceTime | None
-    communication: Annotated[PhaseTime, RecordedPhaseTime] | None
+    communication: PhaseTime | None
     off_blocks: OffBlockCost | None
     train_accuracy: float | None
     test_accuracy: float | None
