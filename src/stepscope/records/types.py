@@ -415,6 +415,17 @@ class RecordedPhases(TypedDict):
     other: RecordedPhaseTime
 
 
+class RecordedDevicePhases(TypedDict):
+    """The time of a device in a record: all phases that every version has."""
+
+    idle: RecordedPhaseTime
+    transfer: RecordedPhaseTime
+    forward: RecordedPhaseTime
+    backward: RecordedPhaseTime
+    optimizer: RecordedPhaseTime
+    other: NotRequired[RecordedPhaseTime]
+
+
 class DeviceTime(TypedDict):
     """The time of an asynchronous device, by phase and `idle`.
 
@@ -422,7 +433,7 @@ class DeviceTime(TypedDict):
     in which it was idle, by what the host did: waiting for `data`, other work, launching.
     """
 
-    phases: dict[str, Annotated[PhaseTime, RecordedPhaseTime]]
+    phases: Annotated[dict[str, PhaseTime], RecordedDevicePhases]
     issue_s: float
     bound_by: str | None
     waits: dict[str, float] | None

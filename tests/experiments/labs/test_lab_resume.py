@@ -78,7 +78,7 @@ def test_a_lab_of_other_settings_than_those_that_were_run_runs_its_own(stopped):
     [
         ({"lab": "<script>"}, "unknown lab"),
         ({"lab": "memory"}, "no recorded request"),
-        ({"ask": None}, "no recorded request"),
+        ({"ask": None}, "damaged: .* wanted 'ask'"),
         ({"directory": "/nowhere"}, "/nowhere"),
     ],
 )
