@@ -157,6 +157,7 @@ def test_gradients_that_no_optimiser_uses_cost_a_part_of_the_backward_pass(
     tmp_path: Path, first: bool, of_the_backward_pass: float
 ) -> None:
     unused = {"unused_gradients": 8, "unused_gradients_first": first}
+    unused["unused_gradients_share"] = 0.3
     found = findings(tmp_path, unused)["unused_gradients"]
     assert "for 8 of 10 weight tensors" in found.text
     assert "requires_grad_(False)" in str(found.change)

@@ -184,6 +184,8 @@ def test_gradients_that_no_optimiser_uses_are_counted(
     assert setup["unused_gradients"] == unused
     if unused:
         assert setup["unused_gradients_first"] == first
+        kept = sum(weight.numel() for weight in weights[updated])
+        assert setup["unused_gradients_share"] == pytest.approx(1 - kept / setup["parameters"])
 
 
 def test_anomaly_detection_is_noted() -> None:

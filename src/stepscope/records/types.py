@@ -231,14 +231,16 @@ class ScriptSetup(TypedDict):
     """How a user script computes: its model, optimisers and torch's settings.
 
     `dtype` is that of most parameters. `evaluation_with_gradients_s` is the time of evaluations
-    that recorded gradients. `unused_gradients` counts the parameters with gradients that no
-    optimiser uses, `unused_gradients_first` says whether they come before all others.
+    that recorded gradients. `unused_gradients` counts the parameter tensors with gradients that no
+    optimiser uses, `unused_gradients_share` is their share of all parameters, and
+    `unused_gradients_first` says whether they come before all others.
     """
 
     threads: int
     parameters: int
     parameter_tensors: int
     unused_gradients: NotRequired[int]
+    unused_gradients_share: NotRequired[float]
     unused_gradients_first: NotRequired[bool]
     dtype: str | None
     optimizers: list[OptimizerSetup]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,6 +120,7 @@ def describe_setup(state: HookState) -> ScriptSetup:
         for weight in group.get("params", ())
     }
     unused = [weight.grad is not None and each not in updated for each, weight in weights.items()]
+    unused_values = sum(weight.numel() for weight in compress(weights.values(), unused))
     by_dtype: Counter[str] = Counter()
     for weight in weights.values():
         by_dtype[str(weight.dtype).removeprefix("torch.")] += weight.numel()
@@ -129,6 +131,7 @@ def describe_setup(state: HookState) -> ScriptSetup:
         "dtype": by_dtype.most_common(1)[0][0] if by_dtype else None,
         "optimizers": [_optimizer(optimizer) for optimizer in optimizers],
         "unused_gradients": sum(unused) if updated & weights.keys() else 0,
+        "unused_gradients_share": unused_values / max(1, by_dtype.total()),
         "unused_gradients_first": unused == sorted(unused, reverse=True),
         "operations": None,
         "compiled": any(map(_is_compiled, modules)),

@@ -166,14 +166,15 @@ def gradients_in_evaluation(view: RunView) -> Finding | None:
 def unused_gradients(view: RunView) -> Finding | None:
     """Report gradients of weights that no optimiser updates, as of a backbone that is not frozen.
 
-    Without them, the backward pass ends where the updated layers begin. The number of tensors
-    stands for the layers; where others come before them, only half of their work is saved.
+    Without them, the backward pass ends where the updated layers begin. Their share of the work is
+    that of the tensors or of the parameters, whichever is larger; where other layers come before
+    them, only half of their work is saved.
     """
     setup = _setup(view)
     unused = setup.get("unused_gradients", 0) if setup else 0
     if setup is None or not unused:
         return None
-    share = unused / setup["parameter_tensors"]
+    share = max(unused / setup["parameter_tensors"], setup.get("unused_gradients_share", 0.0))
     saved = share if setup.get("unused_gradients_first") else share / 2
     backward_s = view.mean_s("backward")
     return saving(
