@@ -70,7 +70,7 @@ def limit_bytes(here: Stepscope) -> int:
 @pytest.fixture(scope="module")
 def answer(here: Stepscope, limit_bytes: int) -> Answer:
     """Ask once for a batch that does not fit; what follows from that is read many times."""
-    limit = ("--memory-limit", limit_bytes)
+    limit = ("--memory-limit", f"{limit_bytes}B")
     return here("max-batch", "mine:wide", "--samples", 96, "--batch-size", ASKED, *limit, "--json")
 
 
@@ -123,7 +123,7 @@ def test_what_is_recommended_runs(answer, stepscope, limit_bytes):
     (stepscope.folder / "mine.py").write_text(OWN)
     settings = answer.json["recommended"][0]["settings"]
     flags = ("--batch-size", settings["batch_size"], "--accumulate", settings["accumulate"])
-    few = ("--samples", 96, "--epochs", 1, "--memory-limit", limit_bytes, "--force")
+    few = ("--samples", 96, "--epochs", 1, "--memory-limit", f"{limit_bytes}B", "--force")
     done = stepscope("run", "--model", "mine:wide", *flags, *few, "--json")
     assert (done.code, done.json["status"]) == (0, "completed"), done.err
 

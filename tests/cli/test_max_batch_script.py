@@ -76,7 +76,7 @@ def limit_bytes(here: Stepscope) -> int:
 @pytest.fixture(scope="module")
 def answer(here: Stepscope, limit_bytes: int) -> Answer:
     """Ask once for a batch that does not fit; what follows from that is read many times."""
-    limit = ("--memory-limit", limit_bytes, "--batch-size", ASKED)
+    limit = ("--memory-limit", f"{limit_bytes}B", "--batch-size", ASKED)
     return here("max-batch", *limit, "--json", "--", "train.py", "--workers", 1, "--api-key", "abc")
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Literal
 
-import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from stepscope.data import dataset_registry
@@ -184,7 +183,7 @@ def _synthetic(spec: RunSpec, split: Split, data_dir: Path) -> LoadedSplit:
 
 
 def _pins_memory(spec: RunSpec) -> bool:
-    return spec.pin_memory and torch.device(spec.device).type == "cuda"
+    return spec.pin_memory and spec.device.partition(":")[0] == "cuda"
 
 
 def plan(
