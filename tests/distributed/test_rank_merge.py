@@ -7,6 +7,8 @@ import fcntl
 from pathlib import Path
 
 import pytest
+from whole_records import whole_event
+from written_tables import step as whole_step
 from written_tables import write_table
 
 from stepscope.analyze.rank_balance import ranks_of
@@ -33,10 +35,16 @@ def rank_of(
 ) -> run_folder.RunFolder:
     made = run_folder.create_rank(run.path, rank, "run", {})
     for event in events:
-        made.add_event(event, 1.0)
+        add_event(made, event, 1.0)
     if status != schema.RUNNING:
         made.close(status=status, reason=reason, exit_code=code)
     return made
+
+
+def add_event(made: run_folder.RunFolder, event: str, time_s: float) -> None:
+    about = whole_event({"event": event})
+    details = {name: value for name, value in about.items() if name not in ("event", "time_s")}
+    made.add_event(event, time_s, **details)
 
 
 def write(made: run_folder.RunFolder, file: str, *rows: dict[str, object]) -> None:
@@ -44,7 +52,7 @@ def write(made: run_folder.RunFolder, file: str, *rows: dict[str, object]) -> No
 
 
 def write_steps(made: run_folder.RunFolder, *steps: int, samples: int = 16) -> None:
-    rows = [{"epoch": 1, "step": step, "samples": samples, "loss": 2.0} for step in steps]
+    rows = [whole_step(step, samples=samples, loss=2.0) for step in steps]
     write(made, schema.STEPS, *rows)
 
 
@@ -202,8 +210,7 @@ def test_samples_that_one_rank_does_not_know_are_unknown_of_all(run: run_folder.
     whole = {"epoch": 1, "split": "train", "total_s": 2.0}
     first, second = (rank_of(run, rank, DONE) for rank in (0, 1))
     for rank, samples in ((first, 16), (second, "")):
-        steps = [{"epoch": 1, "step": 1, "samples": 16, "loss": 1.0}]
-        steps.append({"epoch": 1, "step": 2, "samples": samples, "loss": 3.0})
+        steps = (whole_step(1, samples=16, loss=1.0), whole_step(2, samples=samples, loss=3.0))
         write(rank, schema.STEPS, *steps)
         known = 32 if samples else ""
         write(rank, schema.EPOCHS, {**whole, "samples": known, "samples_per_s": 16.0})
@@ -259,7 +266,7 @@ def test_samples_of_one_process_between_two_lives_of_rank_0_are_kept(
 ) -> None:
     write(run, schema.TELEMETRY, *({"time_s": time_s} for time_s in (0, 1, 4, 5, 8.5)))
     first = rank_of(run, 0, DONE)
-    first.add_event("resume", 7.0)
+    add_event(first, "resume", 7.0)
     write(first, schema.TELEMETRY, *({"time_s": time_s} for time_s in (0, 1, 8, 9)))
     merge_ranks(run, 1)
     assert list(load_run(run.path).telemetry["time_s"]) == [0, 1, 4, 5, 8, 9]

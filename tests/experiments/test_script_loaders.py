@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from whole_records import whole_event
+from written_tables import step
 
 from stepscope.experiments.script_loaders import training_loader, warnings_of, why_not_set
 from stepscope.records import run_folder, schema
@@ -40,12 +42,14 @@ def recorded(tmp_path: Path) -> Recorded:
     def record(*loaders: dict[str, Any], samples: tuple[int, ...] = ()) -> Run:
         made = run_folder.create_at(tmp_path / "run", "script", "trace", {})
         for each in loaders:
-            made.add_event("loader", 0.0, **each)
+            about = whole_event({"event": "loader", **each})
+            details = {name: about[name] for name in about.keys() - {"event", "time_s"}}
+            made.add_event("loader", 0.0, **details)
         made.add_event("fault", 0.0, traceback="another event")
         with (made.path / schema.STEPS).open("a", encoding="utf-8") as steps:
             for count in samples:
-                row = {"epoch": "1", "step": "1", "samples": str(count)}
-                steps.write(",".join(row.get(name, "") for name in schema.STEP_COLUMNS) + "\n")
+                row = step(1, samples=count)
+                steps.write(",".join(str(row.get(name, "")) for name in schema.STEP_COLUMNS) + "\n")
         return load_run(made.path)
 
     return record

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from software_events import SOFTWARE
 from user_networks import BLOCKS, same_weights
+from whole_records import whole
 
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.hardware.perf_events import Counters, open_counters
@@ -20,7 +21,7 @@ from stepscope.processes import training_session
 from stepscope.records import schema
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import Run, load_run
-from stepscope.records.types import TrainingResult
+from stepscope.records.types import LayerTime, TrainingResult
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.supervisor.child_supervisor import SilentListener
 from stepscope.supervisor.start_run import resume
@@ -168,7 +169,7 @@ def test_a_network_that_takes_no_hooks_is_said_to_take_none(train, tmp_path, mon
 def test_what_was_seen_before_a_stop_is_kept_when_the_run_goes_on(train):
     stopped = train(looks_before_stop=10, epochs=1, layers=3)
     assert len(looked_at(stopped)) == 3
-    seen = [{"name": "features.0"}]
+    seen = [whole(LayerTime, {"name": "features.0"})]
     info = json.loads((stopped.path / "run.json").read_text())
     info |= {"status": "interrupted", "summary": {"layers": seen}}
     (stopped.path / "run.json").write_text(json.dumps(info))
