@@ -58,8 +58,8 @@ def own_update() -> list[Case]:
                     second.copy_(0.999 * second + 0.001 * weight.grad * weight.grad)
                     weight.sub_(1e-3 * first / (torch.sqrt(second) + 1e-8))
 
-        ours = optim.Adam(tensors_of(count, size), lr=1e-3, foreach=True)
-        cases.append((f"Adam, {count} tensors of {size:,}", update, ours.step))
+        fused = optim.Adam(tensors_of(count, size), lr=1e-3, fused=True)
+        cases.append((f"Adam, {count} tensors of {size:,}", update, fused.step))
     return cases
 
 
