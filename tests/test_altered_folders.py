@@ -188,9 +188,9 @@ def use_altered(root: Path, first: int, count: int) -> None:
 
 
 def test_altered_folders_are_refused_or_shown_and_never_end_in_a_traceback(tmp_path: Path) -> None:
-    use_altered(tmp_path, 0, 400)
+    use_altered(tmp_path, 0, 2_000)
 
 
 @pytest.mark.long
 def test_many_altered_folders_are_refused_or_shown(tmp_path: Path) -> None:
-    use_altered(tmp_path, 400, 100_000)
+    use_altered(tmp_path, 2_000, 100_000)

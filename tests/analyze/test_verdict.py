@@ -76,6 +76,13 @@ def test_a_run_that_did_not_complete_has_its_ending_as_the_verdict(tmp_path: Pat
     assert verdict["text"] == "The run ended as out of memory: the kernel ended it."
 
 
+def test_a_run_that_was_killed_has_its_first_finding_as_the_verdict(tmp_path: Path) -> None:
+    killed = run_of(tmp_path, status=schema.RUNNING, summary={"wall_s": None, "phases": None})
+    verdict = verdict_on(killed, [finding("large", 50.0), finding("small")])
+    assert verdict["text"] == "large is found. Undo large."
+    assert (verdict["cause"], verdict["expected_speedup"]) == ("large", None)
+
+
 def test_a_run_without_steps_says_why_there_is_no_verdict(tmp_path: Path) -> None:
     summary = {"phases": None, "absent": {"phases": "no step was recorded"}}
     verdict = verdict_on(run_of(tmp_path, summary=summary), [])

@@ -43,6 +43,11 @@ def verdict_on(run: Run, findings: list[Finding] | None = None) -> Verdict:
     if first:
         about = first[0]
         return {**_NO_GAIN, "text": about.text, "cause": about.name, "command": about.command}
+    if wall_s is None and found:  # the run has not ended, so no gain of the whole can be expected
+        about = found[0]
+        change = f" {about.change[0].upper()}{about.change[1:]}." if about.change else ""
+        text = f"{about.text}{change}"
+        return {**_NO_GAIN, "text": text, "cause": about.name, "command": about.command}
     if best is None or wall_s is None or speedup < _WORTHWHILE:
         return {**_NO_GAIN, "text": _nothing(run.summary), "cause": "none"}
     change = best.change or "change this"
